@@ -26,7 +26,7 @@ from erjepa.checkpoints.memory_file import (
 )
 from erjepa.datasets import Pair, TokenizedPairs
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
-from erjepa.replay.state import DenseAddresses, Natural, ReplayState, SparseAddresses
+from erjepa.replay.state import Natural, ReplayState, SparseAddresses
 from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular
 from erjepa.utils.jsonl import jsonl_of, parse_json, to_jsonl
@@ -225,13 +225,8 @@ class StoredMemory:
             "tokens": (torch.int32, None),
             "generator": (torch.uint8, None),
         }
-        match about.state.memory.addresses:
-            case SparseAddresses(address_dim=dim, address_top_k=top_k):
-                narrow = torch.int16 if dim <= 32767 else torch.int32
-                expected["address_values"] = (torch.float32, [count, top_k])
-                expected["address_indices"] = (narrow, [count, top_k])
-            case DenseAddresses(embed_dim=dim):
-                expected["address_values"] = (torch.float32, [count, dim])
+        for name, (dtype, width) in about.state.memory.addresses.columns.items():
+            expected[name] = (dtype, [count, width])
         path = self.folder / SLOTS
         if wrong := self.tensors.keys() ^ expected.keys():
             name = min(wrong)

@@ -3,18 +3,15 @@
 Imports only the standard library, torch and pydantic; knows nothing of models, recipes or ranks.
 """
 
-from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
 from erjepa.replay.episodic_memory import EpisodicMemory
 from erjepa.replay.replay import EpisodicReplay, ReplayBatch, require_room, slot_bytes
 from erjepa.replay.settings import ReplaySettings
 
 __all__ = [
-    "DenseAddressTable",
     "EpisodicMemory",
     "EpisodicReplay",
     "ReplayBatch",
     "ReplaySettings",
-    "SparseAddressTable",
     "require_room",
     "slot_bytes",
 ]

@@ -48,31 +48,20 @@ class SparseAddressTable:
     (appendix "Content Replay"). W is drawn from ``seed`` on the CPU, so every rank has the same.
     The table holds M addresses (``capacity``), normalized, so that a dot product is a cosine.
 
-    Raises:
-        ValueError: if ``top_k`` is larger than ``address_dim``.
+    Attributes:
+        state: how the addresses are computed.
     """
 
     def __init__(
-        self,
-        capacity: int,
-        embed_dim: int,
-        *,
-        address_dim: int,
-        top_k: int,
-        seed: int,
-        device: torch.device | str,
+        self, capacity: int, state: SparseAddresses, device: torch.device | str
     ) -> None:
-        if top_k > address_dim:
-            raise ValueError(
-                f"replay.address_top_k must be at most replay.address_dim "
-                f"({address_dim}), got {top_k}; keep fewer entries or widen the address"
-            )
-        self.projection = _projection(address_dim, embed_dim, seed).to(device)
-        self.top_k = top_k
-        self.seed = seed
-        narrow = torch.int16 if address_dim <= 32767 else torch.int32
-        self._indices = torch.empty(capacity, top_k, dtype=narrow, device=device)
-        self._values = torch.empty(capacity, top_k, dtype=torch.float32, device=device)
+        self.state = state
+        self.top_k = state.address_top_k
+        self.projection = _projection(state).to(device)
+        self._values, self._indices = (
+            torch.empty(capacity, width, dtype=dtype, device=device)
+            for dtype, width in state.columns.values()
+        )
 
     @torch.no_grad()
     def encode(self, embeddings: Tensor) -> Addresses:
@@ -118,30 +107,24 @@ class SparseAddressTable:
         """The addresses of all slots, by their names in a memory file."""
         return {"address_values": self._values, "address_indices": self._indices}
 
-    @property
-    def state(self) -> SparseAddresses:
-        """How the addresses are computed."""
-        address_dim, embed_dim = self.projection.shape
-        return SparseAddresses(embed_dim, address_dim, self.top_k, self.seed)
-
     def restore(self, state: AddressState) -> None:
         """Take over the projection of other addresses; dimensions must match."""
         _require_same_settings(state, self.state)
-        assert isinstance(state, SparseAddresses)
-        if self.seed != state.seed:
-            self.seed = state.seed
-            address_dim, embed_dim = self.projection.shape
-            self.projection.copy_(_projection(address_dim, embed_dim, self.seed))
+        if state != self.state:
+            assert isinstance(state, SparseAddresses)
+            self.state = state
+            self.projection.copy_(_projection(state))
 
 
 class DenseAddressTable:
     """Normalized source embeddings as addresses: the ablation of sparse addressing."""
 
     def __init__(
-        self, capacity: int, embed_dim: int, *, device: torch.device | str
+        self, capacity: int, state: DenseAddresses, device: torch.device | str
     ) -> None:
+        self.state = state
         self._values = torch.empty(
-            capacity, embed_dim, dtype=torch.float32, device=device
+            capacity, state.embed_dim, dtype=torch.float32, device=device
         )
 
     @torch.no_grad()
@@ -172,22 +155,35 @@ class DenseAddressTable:
     def columns(self) -> dict[str, Tensor]:
         return {"address_values": self._values}
 
-    @property
-    def state(self) -> DenseAddresses:
-        return DenseAddresses(self._values.shape[1])
-
     def restore(self, state: AddressState) -> None:
         """Check that other addresses are dense, too, and of the same dimension."""
         _require_same_settings(state, self.state)
 
 
-def _projection(address_dim: int, embed_dim: int, seed: int) -> Tensor:
+AddressTable = SparseAddressTable | DenseAddressTable
+
+
+def build_table(
+    capacity: int, state: AddressState, device: torch.device | str
+) -> AddressTable | None:
+    """Build an empty table; ``None`` if slots have no addresses."""
+    if isinstance(state, SparseAddresses):
+        return SparseAddressTable(capacity, state, device)
+    if isinstance(state, DenseAddresses):
+        return DenseAddressTable(capacity, state, device)
+    return None
+
+
+def _projection(state: SparseAddresses) -> Tensor:
     """W: float32, [S, H]."""
-    generator = torch.Generator("cpu").manual_seed(seed)
     drawn = torch.randn(
-        address_dim, embed_dim, generator=generator, dtype=torch.float32, device="cpu"
+        state.address_dim,
+        state.embed_dim,
+        generator=torch.Generator("cpu").manual_seed(state.seed),
+        dtype=torch.float32,
+        device="cpu",
     )
-    return drawn * embed_dim**-0.5
+    return drawn * state.embed_dim**-0.5
 
 
 def require_finite(name: str, values: Tensor) -> None:

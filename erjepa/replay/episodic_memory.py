@@ -7,12 +7,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from erjepa.replay.addresses import (
-    Addresses,
-    DenseAddressTable,
-    SparseAddressTable,
-    require_finite,
-)
+from erjepa.replay.addresses import Addresses, AddressTable, require_finite
 from erjepa.replay.registry import Retention
 from erjepa.replay.retention import (
     ORIGIN_BITS,
@@ -56,7 +51,7 @@ class EpisodicMemory:
     def __init__(
         self,
         capacity: int,
-        address_table: SparseAddressTable | DenseAddressTable | None,
+        address_table: AddressTable | None,
         *,
         on_revisit: OnRevisit = "refresh",
         retain: Retention = SCORE,

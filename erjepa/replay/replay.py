@@ -9,14 +9,14 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
+from erjepa.replay.addresses import Addresses, build_table
 from erjepa.replay.episodic_memory import EpisodicMemory
 from erjepa.replay.registry import RETENTIONS, SELECTIONS
 from erjepa.replay.retention import origins
 from erjepa.replay.segments import Segments
 from erjepa.replay.selection import Request
 from erjepa.replay.settings import ReplaySettings
-from erjepa.replay.state import ReplayState
+from erjepa.replay.state import ReplayState, SparseAddresses
 from erjepa.replay.weight import ReplayWeight
 
 
@@ -65,25 +65,13 @@ class EpisodicReplay:
         self.memory = self._empty_memory()
 
     def _empty_memory(self, reserved_slots: int = 0) -> EpisodicMemory:
-        settings, device, embed_dim = self.settings, self._device, self.embed_dim
+        settings, device = self.settings, self._device
         capacity = settings.capacity + reserved_slots
         reserve = Fraction(str(settings.reserve))  # 0.29 of 100 is 29, not 28.999…
-        table: SparseAddressTable | DenseAddressTable | None = None
-        if settings.address == "dense":
-            table = DenseAddressTable(capacity, embed_dim, device=device)
-        elif settings.address == "sparse":
-            dim, top_k = settings.sparse_shape(embed_dim)
-            table = SparseAddressTable(
-                capacity,
-                embed_dim,
-                address_dim=dim,
-                top_k=top_k,
-                seed=self.seed,
-                device=device,
-            )
+        addresses = settings.addresses(self.embed_dim, self.seed)
         return EpisodicMemory(
             capacity,
-            table,
+            build_table(capacity, addresses, device),
             on_revisit=settings.on_revisit,
             retain=RETENTIONS.find(settings.retention),
             reserved_slots=max(int(reserve * capacity), reserved_slots),
@@ -249,12 +237,13 @@ class EpisodicReplay:
 
 def slot_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:
     """Return the bytes of a slot without its tokens and their lengths, and of the projection."""
-    dim, top_k = settings.sparse_shape(embed_dim)
-    projection = 4 * dim * embed_dim if settings.address == "sparse" else 0
+    addresses, projection = settings.addresses(embed_dim, seed=0), 0
+    if isinstance(addresses, SparseAddresses):
+        projection = 4 * addresses.address_dim * embed_dim
     # Example id, score, replay count and the pointer to its tokens.
     slot = 8 + 4 + 4 + 8
-    sizes = {"dense": 4 * embed_dim, "sparse": top_k * (4 + (2 if dim <= 32767 else 4))}
-    return slot + sizes.get(settings.address, 0), projection
+    slot += sum(dtype.itemsize * n for dtype, n in addresses.columns.values())
+    return slot, projection
 
 
 def require_room(settings: ReplaySettings, embed_dim: int, available: int) -> None:

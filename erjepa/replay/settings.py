@@ -6,7 +6,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from erjepa.replay.registry import RETENTIONS, SELECTIONS
-from erjepa.replay.state import OnRevisit
+from erjepa.replay.state import (
+    AddressState,
+    DenseAddresses,
+    NoAddresses,
+    OnRevisit,
+    SparseAddresses,
+)
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -75,12 +81,8 @@ class ReplaySettings:
                 f"replay.address=none stores no addresses, which replay.selection="
                 f"{self.selection} needs; set it to sparse or dense"
             )
-        top_k, dim = self.address_top_k, self.address_dim
-        if top_k is not None and dim is not None and top_k > dim:
-            raise ValueError(
-                f"replay.address_top_k must be at most replay.address_dim ({dim}), got "
-                f"{top_k}; keep fewer entries or widen the address"
-            )
+        if self.address_dim is not None:
+            self._top_k(self.address_dim)
         if self.share is not None and self.weight:
             self._check_share()
 
@@ -94,10 +96,28 @@ class ReplaySettings:
         paths = self.init_from
         return paths if isinstance(paths, list) else [] if paths is None else [paths]
 
-    def sparse_shape(self, embed_dim: int) -> tuple[int, int]:
-        """Return the length S of sparse addresses, for size ``embed_dim``, and their entries K."""
+    def addresses(self, embed_dim: int, seed: int) -> AddressState:
+        """Return how addresses are computed from source embeddings of size ``embed_dim``.
+
+        Raises:
+            ValueError: if ``address_top_k`` is larger than the default ``address_dim``.
+        """
+        if self.address == "none":
+            return NoAddresses()
+        if self.address == "dense":
+            return DenseAddresses(embed_dim)
         dim = self.address_dim or 4 * embed_dim
-        return dim, self.address_top_k or max(1, dim // 32)
+        return SparseAddresses(embed_dim, dim, self._top_k(dim), seed)
+
+    def _top_k(self, dim: int) -> int:
+        """Return the number K of entries that addresses of length ``dim`` keep."""
+        top_k = self.address_top_k or max(1, dim // 32)
+        if top_k > dim:
+            raise ValueError(
+                f"replay.address_top_k must be at most replay.address_dim ({dim}), got "
+                f"{top_k}; keep fewer entries or widen the address"
+            )
+        return top_k
 
     def _check_share(self) -> None:
         if self.budget is not None:

@@ -4,13 +4,10 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from erjepa.replay import (
-    DenseAddressTable,
-    EpisodicMemory,
-    ReplaySettings,
-    SparseAddressTable,
-)
+from erjepa.replay import EpisodicMemory, ReplaySettings
+from erjepa.replay.addresses import build_table
 from erjepa.replay.selection import Request
+from erjepa.replay.state import DenseAddresses, SparseAddresses
 from tests.reference.list_memory import ListMemory
 
 quick = settings(deadline=None, derandomize=True, max_examples=75)
@@ -35,20 +32,12 @@ histories = st.lists(st.one_of(writes, refreshes), min_size=1, max_size=8)
 
 
 def make_memory(capacity, *, on_revisit="refresh", address="sparse", device="cpu"):
+    addresses = DenseAddresses(EMBED_DIM)
     if address == "sparse":
-        table = SparseAddressTable(
-            capacity,
-            EMBED_DIM,
-            address_dim=ADDRESS_DIM,
-            top_k=TOP_K,
-            seed=3,
-            device=device,
-        )
-    else:
-        table = DenseAddressTable(capacity, EMBED_DIM, device=device)
+        addresses = SparseAddresses(EMBED_DIM, ADDRESS_DIM, TOP_K, seed=3)
     return EpisodicMemory(
         capacity,
-        table,
+        build_table(capacity, addresses, device),
         on_revisit=on_revisit,
         score_update_rate=RATE,
         device=device,

@@ -3,21 +3,20 @@
 import pytest
 import torch
 
-from erjepa.replay import DenseAddressTable, SparseAddressTable
 from erjepa.replay import addresses as addresses_module
+from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
+from erjepa.replay.state import DenseAddresses, SparseAddresses
 from tests.harness.cases import DEVICES
 from tests.reference.list_memory import ListMemory
 
 
 def make(capacity=50, embed_dim=8, address_dim=64, top_k=5, seed=1, device="cpu"):
-    return SparseAddressTable(
-        capacity,
-        embed_dim,
-        address_dim=address_dim,
-        top_k=top_k,
-        seed=seed,
-        device=device,
-    )
+    state = SparseAddresses(embed_dim, address_dim, top_k, seed)
+    return SparseAddressTable(capacity, state, device)
+
+
+def make_dense(capacity=9, embed_dim=8, device="cpu"):
+    return DenseAddressTable(capacity, DenseAddresses(embed_dim), device)
 
 
 def embeddings(count, embed_dim=8, seed=0):
@@ -128,7 +127,7 @@ def test_codes_are_float32_without_gradient_whatever_the_dtypes_around(kind):
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        table = make() if kind == "sparse" else DenseAddressTable(9, 8, device="cpu")
+        table = make() if kind == "sparse" else make_dense()
         z = embeddings(3).to(torch.bfloat16)
         expected = table.encode(z.float())
         with torch.autocast("cpu", torch.bfloat16):
@@ -145,7 +144,7 @@ def test_codes_are_float32_without_gradient_whatever_the_dtypes_around(kind):
 
 def test_dense_similarity_is_the_cosine():
     table, z, sources = (
-        DenseAddressTable(9, 8, device="cpu"),
+        make_dense(),
         embeddings(5),
         embeddings(2),
     )
@@ -165,7 +164,7 @@ def test_equal_addresses_have_equal_cosines(monkeypatch, kind, chunk_entries, de
         if kind == "sparse":
             table = make(embed_dim=embed_dim, device=device)
         else:
-            table = DenseAddressTable(50, embed_dim, device=device)
+            table = make_dense(50, embed_dim, device)
         for row in range(6):
             z = embeddings(6, embed_dim, seed=5)[[row]]
             table.put(torch.arange(9), table.encode(z.expand(9, -1)))
@@ -178,16 +177,11 @@ def test_equal_addresses_have_equal_cosines(monkeypatch, kind, chunk_entries, de
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_refuses_embeddings_that_are_not_finite(kind, bad):
-    table = make() if kind == "sparse" else DenseAddressTable(9, 8, device="cpu")
+    table = make() if kind == "sparse" else make_dense()
     z = embeddings(2)
     z[1, 3] = bad
     with pytest.raises(ValueError, match="source embeddings must be finite"):
         table.encode(z)
-
-
-def test_refuses_more_entries_than_the_address_has():
-    with pytest.raises(ValueError, match=r"replay.address_top_k must be at .* \(64\)"):
-        make(top_k=65)
 
 
 @pytest.mark.parametrize(
@@ -204,9 +198,9 @@ def test_refuses_the_state_of_another_projection(other, message):
 
 
 def test_refuses_dense_addresses_of_another_size():
-    state = DenseAddressTable(9, 8, device="cpu").state
+    state = make_dense().state
     with pytest.raises(ValueError, match="embed_dim is 7, but .* written with 8"):
-        DenseAddressTable(9, 7, device="cpu").restore(state)
+        make_dense(embed_dim=7).restore(state)
 
 
 def test_takes_over_the_projection_with_the_addresses():

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
-from erjepa.replay import EpisodicMemory, SparseAddressTable
+from erjepa.replay import EpisodicMemory
+from erjepa.replay.addresses import SparseAddressTable
+from erjepa.replay.state import SparseAddresses
 from tests.harness.histories import (
     assert_same,
     histories,
@@ -130,7 +132,7 @@ def test_tensors_are_of_used_slots_only():
 
 def test_a_million_slots_of_a_hundred_tokens_fit_two_gib():
     # Addresses of a model of width 2048 with the default S = 4 H and K = S / 32.
-    table = SparseAddressTable(50, 1, address_dim=8192, top_k=256, seed=0, device="cpu")
+    table = SparseAddressTable(50, SparseAddresses(1, 8192, 256, seed=0), "cpu")
     memory = EpisodicMemory(50, table)
     addresses = table.encode(torch.ones(50, 1))
     tokens = list(range(50))

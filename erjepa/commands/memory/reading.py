@@ -1,7 +1,7 @@
 """The slots of a stored memory as a data frame, and the nearest neighbors of an address."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 import torch
@@ -11,14 +11,12 @@ from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import StoredMemory
 from erjepa.configs import load
 from erjepa.datasets import Pair
-from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
-from erjepa.replay.state import SparseAddresses
+from erjepa.replay.addresses import Addresses, AddressTable, build_table
 from erjepa.utils.checked import checked
 from erjepa.utils.escape import one_line
 from erjepa.utils.files import CONFIG, config_of_run
 from erjepa.utils.jsonl import jsonl_of
 
-AddressTable: TypeAlias = SparseAddressTable | DenseAddressTable
 _WIDTH = 60  # characters of a source or target in a line
 
 
@@ -139,18 +137,9 @@ def address_table(stored: StoredMemory) -> tuple[AddressTable, Addresses]:
     values = stored.tensors["address_values"]
     indices = stored.tensors.get("address_indices")
     addresses = Addresses(values, None if indices is None else indices.long())
-    size, made = len(stored), stored.about.state.memory.addresses
-    table: AddressTable = DenseAddressTable(size, values.shape[1], device="cpu")
-    if isinstance(made, SparseAddresses):
-        table = SparseAddressTable(
-            size,
-            made.embed_dim,
-            address_dim=made.address_dim,
-            top_k=made.address_top_k,
-            seed=made.seed,
-            device="cpu",
-        )
-    table.put(torch.arange(size), addresses)
+    table = build_table(len(stored), stored.about.state.memory.addresses, "cpu")
+    assert table is not None
+    table.put(torch.arange(len(stored)), addresses)
     return table, addresses
 
 
