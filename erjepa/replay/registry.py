@@ -16,14 +16,13 @@ class Registry(Generic[Rule]):
         self._key = key
         self._kind = kind
         self._rules: dict[str, Rule] = {}
-        self._names: dict[Callable[..., Any], str] = {}
+        self._rule_of: dict[Callable[..., Any], Rule] = {}
 
     def register(self, name: str, **traits: Any) -> Callable[[Function], Function]:
         """Return a decorator that registers a function as a rule and returns it unchanged."""
 
         def decorator(function: Function) -> Function:
-            self._rules[name] = self._kind(function, **traits)
-            self._names[function] = name
+            self._rules[name] = self._rule_of[function] = self._kind(function, **traits)
             return function
 
         return decorator
@@ -56,8 +55,7 @@ class Registry(Generic[Rule]):
             ) from error
         if not callable(function):
             raise ValueError(f"{where}={name!r} is not a function")
-        known = self._names.get(function)
-        return self._kind(function) if known is None else self._rules[known]
+        return self._rule_of.get(function) or self._kind(function)
 
 
 @dataclass(frozen=True)

@@ -130,11 +130,9 @@ class EpisodicReplay:
             budget = len(segments) if settings.budget is None else settings.budget
         if not self._selection.of_memory:
             step = torch.ones(len(segments), dtype=torch.bool)
-            budget = min(budget, len(segments))
-            rows = self._choose(addresses, step, budget)
-            ids = example_ids.tolist()
-            drawn, cut = [ids[row] for row in rows], [segments[row] for row in rows]
-            return self._batch(drawn, cut, None)
+            rows = self._choose(addresses, step, min(budget, len(segments)))
+            cut = [segments[row] for row in rows]
+            return self._batch(example_ids[rows].tolist(), cut, None)
         eligible = self.memory.eligible(example_ids)
         if settings.draw_from == "inherited":
             eligible &= origins(self.memory.example_ids) < 0

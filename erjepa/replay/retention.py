@@ -54,21 +54,17 @@ class Slots:
     def __init__(
         self, priorities: Tensor, groups: Tensor | None, num_writes: int
     ) -> None:
-        self._size = len(priorities)
-        self.sizes = Counter({0: self._size})
+        self._size = size = len(priorities)
+        self._priorities = torch.empty(size + num_writes, device="cpu")
+        self._priorities[:size] = priorities
+        self._groups = torch.zeros(size + num_writes, dtype=torch.int64, device="cpu")
+        self.sizes = Counter({0: size})
         if groups is not None:
-            groups = groups.cpu()  # one synchronization with the device
-            names, counts = groups.unique(return_counts=True)
+            self._groups[:size] = groups
+            names, counts = self._groups[:size].unique(return_counts=True)
             sizes = zip(names.tolist(), counts.tolist(), strict=True)
             self.sizes = Counter(dict(sizes))
         self.num_inherited = sum(n for group, n in self.sizes.items() if group < 0)
-        self._priorities = torch.empty(self._size + num_writes, device="cpu")
-        self._priorities[: self._size] = priorities
-        self._groups = torch.zeros(
-            self._size + num_writes, dtype=torch.int64, device="cpu"
-        )
-        if groups is not None:
-            self._groups[: self._size] = groups
         self._num_writes = num_writes
         self._weak: dict[int, dict[int, float]] = {}
         self._crowds: Tensor | None = None  # sizes of the slots' groups, once asked for

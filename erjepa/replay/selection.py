@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import cycle, islice
 
 import torch
 from torch import Tensor
@@ -174,6 +175,4 @@ def _neighbors(request: Request, wanted: int) -> Iterator[Tensor]:
 
 def fill_to(slots: list[int], budget: int) -> list[int]:
     """Repeat a list until it has ``budget`` entries, unless it is empty: the paper's Fill_R."""
-    if not slots:
-        return []
-    return [slots[i % len(slots)] for i in range(max(budget, len(slots)))]
+    return list(islice(cycle(slots), budget))

@@ -34,20 +34,16 @@ class ReplayWeight:
         if self._fixed is not None:
             return self._fixed
         new, replayed = self._means or (1.0, 1.0)
-        return min(
-            max(replayed / new if new > 0 else 1.0, self._minimum), self._maximum
-        )
+        ratio = replayed / new if new > 0 else 1.0
+        return min(max(ratio, self._minimum), self._maximum)
 
     def update(self, new: float, replayed: float) -> None:
         """Update the running means with the losses of a step that replayed pairs."""
-        if self._means is None:
-            self._means = new, replayed
-        else:
-            before = self._means
-            self._means = (
-                before[0] + _RATE * (new - before[0]),
-                before[1] + _RATE * (replayed - before[1]),
-            )
+        mean_new, mean_replayed = self._means or (new, replayed)
+        self._means = (
+            mean_new + _RATE * (new - mean_new),
+            mean_replayed + _RATE * (replayed - mean_replayed),
+        )
 
     @property
     def state(self) -> WeightState | None:
