@@ -222,13 +222,7 @@ def score_name(path: Path) -> str:
 
 
 def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:
-    """Return the name of the folder of a checkpoint's scores.
-
-    Args:
-        path: folder of the weights; ``None``: the base model.
-        split: ``test`` or ``validation``.
-        merged: whether the merged weights are scored.
-    """
+    """Return the name of the folder for the scores of weights in ``path``, or of the base model."""
     name = "base" if path is None else score_name(path)
     return f"{name}{'_validation' * (split == 'validation')}{'_merged' * merged}"
 
@@ -303,12 +297,9 @@ def load_trained(folder: Path) -> tuple[dict[str, Tensor], Tensor | None]:
 
 
 def require_intact(path: Path, patterns: Iterable[str]) -> None:
-    """Verify files of a checkpoint against its manifest.
+    """Verify the files of a checkpoint that match name patterns against its manifest.
 
     A folder without a manifest was not written by a run; it is accepted with a warning.
-
-    Args:
-        patterns: name patterns of the files that will be used.
 
     Raises:
         ValueError: naming the first damaged file.

@@ -100,16 +100,14 @@ def digest_of_pairs(pairs: Iterable[Pair]) -> str:
 
 
 def data_of(cfg: Config, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return what determines which pairs of a dataset a run holds out, for ``progress.json``.
-
-    Args:
-        pairs: all pairs of the dataset.
+    """Return what determines which of all ``pairs`` of a dataset a run holds out, for
+    ``progress.json``.
     """
-    size, seed = cfg.validation.size, cfg.validation.seed
+    size = cfg.validation.size
     return {
         "pairs": digest_of_pairs(pairs),
         "held_out": 0 if size is None else count_held_out(size, len(pairs)),
-        "validation_seed": seed,
+        "validation_seed": cfg.validation.seed,
     }
 
 

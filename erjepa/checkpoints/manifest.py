@@ -37,10 +37,8 @@ class Listed:
 
 
 def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
-    """Sync all files of ``folder`` to disk, then write their manifest.
-
-    Args:
-        leave_out: names of files that may change later, which are not listed.
+    """Sync all files of ``folder`` to disk, then write their manifest. Files named in ``leave_out``
+    may change later and are not listed.
     """
     names = sorted(
         path.relative_to(folder).as_posix()
@@ -80,10 +78,8 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
 
 
 def relisted(folder: Path, new: Mapping[str, Path]) -> str:
-    """Sync ``new`` files to disk, and return the manifest that lists them in place of the old.
-
-    Args:
-        new: the new files, by the paths that they will have in the checkpoint.
+    """Sync ``new`` files to disk, and return the manifest that lists them in place of the old, by
+    the paths that they will have in the checkpoint.
 
     Raises:
         ValueError: if the checkpoint's manifest is missing or damaged.
@@ -110,11 +106,8 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
             if any(fnmatchcase(name, pattern) for pattern in patterns)
         ]
     with ThreadPoolExecutor(_THREADS) as pool:
-        results = pool.map(
-            lambda name: _difference(folder / name, files.get(name)), names
-        )
-        differences = dict(zip(names, results, strict=True))
-    return next((f"{folder / n} {d}" for n, d in differences.items() if d), None)
+        found = pool.map(lambda name: _damage(folder / name, files.get(name)), names)
+        return next(filter(None, found), None)
 
 
 def require_deleted(folder: Path) -> None:
@@ -140,16 +133,17 @@ def _text(files: Mapping[str, Listed]) -> str:
     return json.dumps({"files": plain, "sha256": digest}, indent=2) + "\n"
 
 
-def _difference(path: Path, listed: Listed | None) -> str | None:
+def _damage(path: Path, listed: Listed | None) -> str | None:
     if listed is None:
-        return f"is not listed in {MANIFEST}"
+        return f"{path} is not listed in {MANIFEST}"
     try:
         with open_regular(path) as file:
-            return listed.difference(file)
+            difference = listed.difference(file)
     except FileNotFoundError:
-        return "is missing"
+        return f"{path} is missing"
     except (OSError, ValueError) as error:
-        return f"cannot be read: {error}"
+        return f"{path} cannot be read: {error}"
+    return difference and f"{path} {difference}"
 
 
 def _written(path: Path) -> Listed:

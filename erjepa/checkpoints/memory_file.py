@@ -71,11 +71,8 @@ def write_texts(
     texts: PairTexts,
     where: Callable[[int], str],
 ) -> None:
-    """Write ``texts.jsonl``, unless the memory has more than 100,000 slots.
-
-    Args:
-        texts: decodes the memory's pairs.
-        where: returns file and line of an example id.
+    """Write ``texts.jsonl``, unless the memory has more than 100,000 slots. ``where`` returns file
+    and line of an example id.
     """
     if len(memory) > _MOST_TEXTS:
         return

@@ -99,7 +99,6 @@ def write_model_card(output_dir: Path) -> None:
         config,
         {path.name: summary for path, summary in scores_of_run(output_dir).items()},
         keys=keys,
-        base=base_of(config),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text(encoding="utf-8") if prompt.is_file() else None,
         has_template=not served.is_dir()
@@ -119,7 +118,6 @@ def model_card(
     summaries: Mapping[str, Summary],
     *,
     keys: str,
-    base: str,
     has_peft: bool,
     prompt: str | None = None,
     has_template: bool = True,
@@ -129,12 +127,11 @@ def model_card(
     Args:
         summaries: evaluation summaries, by checkpoint.
         keys: the config as it is written in its file.
-        base: name or folder of the base model.
         has_peft: whether adapters were also written for PEFT; torchtune cannot for Phi-3.
         prompt: a training prompt, if the folders' chat template does not reproduce it.
         has_template: whether the base model or the folders have a chat template.
     """
-    method, objective = method_of(config)
+    base, (method, objective) = base_of(config), method_of(config)
     datasets = datasets_of(config["dataset"])
     model = _component(config["model"])
     rows = {

@@ -39,12 +39,8 @@ class PairTexts:
         self._template = template = ChatTemplate(tokenizer)
 
         def pair(source: str, target: str) -> tuple[array, ...]:
-            return template(
-                [
-                    Message(role="user", content=source),
-                    Message(role="assistant", content=target),
-                ]
-            )
+            user = Message(role="user", content=source)
+            return template([user, Message(role="assistant", content=target)])
 
         first, second = pair("a", "c"), pair("b", "d")
         self._headers = [
@@ -62,10 +58,8 @@ class PairTexts:
 
         Each turn of a source of several turns is a line, ``ROLE: TEXT``.
         """
-        views = [
-            view[header:]
-            for view, header in zip(segments[3:], self._headers, strict=True)
-        ]
+        headers = zip(segments[3:], self._headers, strict=True)
+        views = [view[header:] for view, header in headers]
         source, target = (self._decode(list(view)).strip() for view in views)
         if self._template.end_of_turn in views[0]:
             with contextlib.suppress(Exception):  # a template may raise any type
@@ -106,20 +100,12 @@ class PairTexts:
         the last are none.
         """
         if count not in self._of_chats:
-            system, users = ["system"] * (count % 2), ["user", "assistant"]
-            roles: list[Any] = [*system, *users * (count // 2)]
-            first, second = (
-                self._turns(
-                    self._template(
-                        [Message(role=role, content=text) for role in roles]
-                    )[0]
-                )
-                for text in ("a", "b")
-            )
-            shared = (
-                list(a[: _common(a, b)]) for a, b in zip(first, second, strict=True)
-            )
-            self._of_chats[count] = list(zip(roles, [*shared, []], strict=True))
+            roles = ["system"] * (count % 2) + ["user", "assistant"] * (count // 2)
+            chats = ([Message(role=r, content=text) for r in roles] for text in "ab")
+            first, second = (self._turns(self._template(chat)[0]) for chat in chats)
+            turns = zip(first, second, strict=True)
+            headers = [list(a[: _common(a, b)]) for a, b in turns]
+            self._of_chats[count] = list(zip(roles, [*headers, []], strict=True))
         return self._of_chats[count]
 
     def _turns(self, tokens: Sequence[int]) -> list[Sequence[int]]:

@@ -42,11 +42,8 @@ _PEFT_PARTS = {
 
 
 def move_peft_adapter(checkpoint: Path) -> None:
-    """Move PEFT's files of a checkpoint, if any, to ``adapter/`` and correct their rows.
-
-    Args:
-        checkpoint: folder written by a torchtune checkpointer, with the base model's
-            ``config.json``.
+    """Move PEFT's files, if any, to ``adapter/`` and correct their rows, in a folder that a torchtune
+    checkpointer wrote.
     """
     if not (checkpoint / WEIGHTS).is_file():
         return
@@ -243,8 +240,6 @@ def _require_settings(
 
 def rescaled(adapter: Mapping[str, Tensor], ratio: float) -> dict[str, Tensor]:
     """Multiply the update ``B A`` of each layer by ``ratio``, in B."""
-    if ratio == 1:
-        return dict(adapter)
     return {n: w * ratio if "lora_b" in n else w for n, w in adapter.items()}
 
 

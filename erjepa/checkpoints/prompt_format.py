@@ -44,9 +44,7 @@ class PromptFormat:
 
 def write_prompt_format(run: Path, pairs: PairedDataset, section: Any) -> None:
     """Store the wording of a run's prompts in its folder, unless it changes or repeats the text.
-
-    Args:
-        section: section of the config that names the pairs, as JSON.
+    The ``section`` of the config names the pairs.
     """
     *system, user, _ = (message.text_content for message in pairs.chat_of(_PROBE))
     before, found, after = user.partition(_PROBE)

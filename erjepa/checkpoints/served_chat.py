@@ -67,11 +67,10 @@ class ServedChat:
         except Exception as error:  # noqa: BLE001, tokenizers raises plain Exceptions
             raise ValueError(f"{folder / _TOKENIZER}: {error}") from None
         config = _config(folder)
-        special = {name: config.get(name) for name in _SPECIAL}
         self._special = {
             name: token["content"] if isinstance(token, dict) else token
-            for name, token in special.items()
-            if token is not None
+            for name in _SPECIAL
+            if (token := config.get(name)) is not None
         }
 
     def tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from erjepa.configs import Config
 
-_FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BESIDE = 32 << 20  # approximate bytes of tokenizer, configs and memory
 _ADAM = 2  # approximate optimizer states per trainable weight
 
@@ -69,10 +68,10 @@ def checkpoint_sizes(
         has_adapters: whether the trainable weights are adapters.
     """
     averaged = cfg.ema_decay is not None
-    weights = 0 if cfg.save_adapter_weights_only else sum(map(_bytes, base))
+    weights = 0 if cfg.save_adapter_weights_only else sum(w.nbytes for w in base)
     trained = list(trained)
-    trained_bytes = sum(map(_bytes, trained))
-    average = 4 * sum(p.shape.numel() for p in trained) if averaged else 0
+    trained_bytes = sum(p.nbytes for p in trained)
+    average = 4 * sum(p.numel() for p in trained) if averaged else 0
     return CheckpointSizes(
         weights=weights * (2 if averaged else 1),
         adapter=2 * (trained_bytes + average) if has_adapters else 0,
@@ -122,7 +121,3 @@ def readable(size: float) -> str:
         size /= 1000
         units.pop(0)
     return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
-
-
-def _bytes(tensor: Tensor) -> int:
-    return torch.Size(tensor.shape).numel() * tensor.element_size()

@@ -76,7 +76,7 @@ class StoredMemory:
         place = folder.resolve()
         try:
             self._open(place)
-        except (OSError, SafetensorError, ValueError) as error:
+        except (OSError, ValueError) as error:
             if not place.parent.is_dir():
                 raise FileNotFoundError(f"{folder} was deleted") from None
             if isinstance(error, FileNotFoundError):
@@ -144,11 +144,7 @@ class StoredMemory:
         return dict(enumerate(checked(list[str], places, path)))
 
     def part(self, slots: Tensor) -> dict[str, Tensor]:
-        """Return the tensors with only some slots.
-
-        Args:
-            slots: ascending, int64.
-        """
+        """Return the tensors with only some ``slots``, ascending, int64."""
         lengths = self.tensors["lengths"]
         is_in = torch.zeros(len(self), dtype=torch.bool)
         is_in[slots] = True
@@ -162,11 +158,7 @@ class StoredMemory:
         return part
 
     def write_part(self, folder: Path, kept: Tensor) -> None:
-        """Write a memory with only some of the slots, and no data of the others.
-
-        Args:
-            kept: slots to write, ascending, int64.
-        """
+        """Write a memory with only the ``kept`` slots (ascending, int64), and no data of others."""
         write_files(folder, self._about | {"slots": len(kept)}, self.part(kept))
         if (texts := self.texts) is not None:
             lines = [row for _, row in jsonl_of(texts, str(self.folder / TEXTS))]

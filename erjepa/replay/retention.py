@@ -117,10 +117,8 @@ class Slots:
 
     def weakest_of_largest(self, group: int, only_new: bool) -> tuple[int, bool]:
         """Return the weakest slot of the groups with the most slots, a further slot of ``group``
-        counted, and whether ``group`` is one of these groups.
-
-        Args:
-            only_new: whether inherited groups do not count.
+        counted, and whether ``group`` is one of these groups. With ``only_new``, inherited groups
+        do not count.
         """
         groups = self._groups[: self._size]
         if self._crowds is None:  # from now on the memory is full, and the size fixed

@@ -15,13 +15,8 @@ from tests.harness.model_cards import SUMMARY, config
 
 def model_card(cfg, summaries, has_peft=True):
     summaries = {name: Summary(**keys) for name, keys in summaries.items()}
-    return module.model_card(
-        cfg,
-        summaries,
-        keys=OmegaConf.to_yaml(cfg),
-        base=base_of(cfg),
-        has_peft=has_peft,
-    )
+    keys = OmegaConf.to_yaml(cfg)
+    return module.model_card(cfg, summaries, keys=keys, has_peft=has_peft)
 
 
 @pytest.mark.parametrize(
