@@ -12,8 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from erjepa.utils.checked import checked
-from erjepa.utils.jsonl import parse_json
+from erjepa.utils.checked import read_json
 
 try:
     import fcntl
@@ -54,16 +53,15 @@ class FolderLock:
     def __init__(self, folder: Path, what: str, *, inherited: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._file = (folder / LOCK).open("a+")
         deadline = time.monotonic() + _PATIENCE
-        while not (self._try_lock() and self._is_in_place()):
-            if not self._is_in_place():  # the holder has just removed the file
-                self._file.close()
-                self._file = (folder / LOCK).open("a+")
-                continue
-            holder = _holder(self._file)
+        while True:
+            self._file = (folder / LOCK).open("a+")
+            # A holder that ends removes the file.
+            if self._try_lock() and self._is_in_place():
+                break
+            self._file.close()
+            holder = holder_of(folder)
             if _is_alive(holder) or time.monotonic() > deadline:
-                self._file.close()
                 raise BlockingIOError(_refusal(folder, what, holder))
             time.sleep(0.1)
         self._file.truncate(0)
@@ -140,9 +138,8 @@ def is_locked(folder: Path) -> bool:
 def holder_of(folder: Path) -> Holder | None:
     """Return the process that holds the lock on ``folder``, or was killed while it did."""
     try:
-        with (folder / LOCK).open() as file:
-            return _holder(file)
-    except FileNotFoundError:
+        return read_json(Holder, folder / LOCK)
+    except (FileNotFoundError, ValueError):  # a holder is writing the file
         return None
 
 
@@ -155,14 +152,6 @@ def _release(file: TextIO, path: Path, pid: int) -> None:
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.stat(path), os.fstat(again.fileno())):
             path.unlink()
-
-
-def _holder(file: TextIO) -> Holder | None:
-    file.seek(0)
-    try:
-        return checked(Holder, parse_json(file.read().encode(), LOCK), LOCK)
-    except ValueError:  # the holder is writing it
-        return None
 
 
 def _is_alive(holder: Holder | None) -> bool:

@@ -183,10 +183,9 @@ def serving_of(folder: Path, pairs: PairedDataset, tokenizer: Any) -> Serving:
     if served.asks(pairs, ids):
         return Serving()
     template = ChatTemplate(tokenizer)
-    before, served.template = served.template, served.plain(template)
+    served.template = served.plain(template)
     if served.asks(pairs, ids):
         return Serving(template=served.template)
-    served.template = before
     shown = [
         m if m.role == "system" else Message(role=m.role, content="...")
         for m in pairs.messages(0)[:-1]

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -36,14 +37,11 @@ class SegmentStore:
     def read(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
         """Return the pairs in ``slots``, in their order, repeats included."""
         pairs = []
-        for slot, lengths in zip(
-            slots, self._lengths[list(slots)].tolist(), strict=True
-        ):
-            tokens, segments, start = array("i", self._tokens[slot]), [], 0
-            for length in lengths:
-                segments.append(tokens[start : start + length])
-                start += length
-            pairs.append(tuple(segments))
+        all_lengths = self._lengths[list(slots)].tolist()
+        for slot, lengths in zip(slots, all_lengths, strict=True):
+            tokens = array("i", self._tokens[slot])
+            edges = pairwise(accumulate(lengths, initial=0))
+            pairs.append(tuple(tokens[start:stop] for start, stop in edges))
         return pairs
 
     def tensors(self, size: int) -> dict[str, Tensor]:
