@@ -91,8 +91,7 @@ def write_model_card(output_dir: Path) -> None:
     config = resolved(yaml.load(keys, Loader=_Loader))
     prompt = output_dir / PROMPT
     models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
-    parents = {path.parent for path in models}
-    checkpoints = {folder for folder in parents if (folder / MANIFEST).is_file()}
+    checkpoints = {p.parent for p in models if (p.parent / MANIFEST).is_file()}
     # Or a repository of the hub.
     served = Path(config["checkpointer"]["checkpoint_dir"])
     card = model_card(

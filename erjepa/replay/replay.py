@@ -38,6 +38,10 @@ class EpisodicReplay:
     ``write``. Every rank makes these calls with the pairs of the whole step in the same order, so
     that all memories stay equal. ``seed`` determines the address projection and random draws.
 
+    Args:
+        reserved_slots: slots for inherited pairs, which are then never evicted, in addition to
+            ``capacity``.
+
     Attributes:
         generator: of random draws.
 
@@ -52,24 +56,18 @@ class EpisodicReplay:
         embed_dim: int,
         seed: int,
         device: torch.device | str = "cpu",
+        reserved_slots: int = 0,
     ) -> None:
         self.settings = settings
-        self.seed = seed
         self._weight = ReplayWeight(
             settings.weight, settings.weight_min, settings.weight_max
         )
         self._selection = SELECTIONS.find(settings.selection)
         self.generator = torch.Generator("cpu").manual_seed(seed)
-        self.embed_dim = embed_dim
-        self._device = device
-        self.memory = self._empty_memory()
-
-    def _empty_memory(self, reserved_slots: int = 0) -> EpisodicMemory:
-        settings, device = self.settings, self._device
         capacity = settings.capacity + reserved_slots
         reserve = Fraction(str(settings.reserve))  # 0.29 of 100 is 29, not 28.999…
-        addresses = settings.addresses(self.embed_dim, self.seed)
-        return EpisodicMemory(
+        addresses = settings.addresses(embed_dim, seed)
+        self.memory = EpisodicMemory(
             capacity,
             build_table(capacity, addresses, device),
             on_revisit=settings.on_revisit,
@@ -82,11 +80,6 @@ class EpisodicReplay:
 
     def __len__(self) -> int:
         return len(self.memory)
-
-    def add_reserved_slots(self, slots: int) -> None:
-        """Add slots for inherited pairs, which are then never evicted, to a still empty memory."""
-        assert not len(self)
-        self.memory = self._empty_memory(slots)
 
     @property
     def weight(self) -> float:

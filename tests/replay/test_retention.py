@@ -254,8 +254,7 @@ def test_slots_set_apart_are_beside_the_capacity():
     settings = ReplaySettings(
         capacity=4, retention="reservoir", address="none", selection="uniform"
     )
-    replay = EpisodicReplay(settings, embed_dim=4, seed=0)
-    replay.add_reserved_slots(2)
+    replay = EpisodicReplay(settings, embed_dim=4, seed=0, reserved_slots=2)
 
     def write(*examples):
         ids = torch.tensor(examples)

@@ -69,17 +69,19 @@ class RunMemory:
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))
         self.replay: EpisodicReplay | None = None
+        inherited, has_addresses = 0, True
+        if earlier is not None:
+            earlier.fit(run)
+            inherited = len(earlier)
+            if self.settings.init_addresses == "kept":
+                has_addresses = earlier.has_addresses
         if self.is_on:
-            kept = self.settings.init_addresses == "kept"
-            lacks = earlier is not None and not earlier.has_addresses
-            self.replay = self._empty(has_addresses=not (lacks and kept))
+            self.replay = self._empty(inherited, has_addresses=has_addresses)
         elif cfg.log_example_errors:
             raise ValueError(
                 "log_example_errors=True logs the pairs that the memory stores, and "
                 "replay.weight=0 has none; set it to False"
             )
-        if earlier is not None:
-            earlier.fit(run)
         self.can_draw = self.is_on and (
             self.settings.draw_from == "all" or self._has_inherited()
         )
@@ -99,16 +101,26 @@ class RunMemory:
 
         return on_rank_zero(is_recorded)
 
-    def _empty(self, *, has_addresses: bool) -> EpisodicReplay:
-        """Return an empty memory, with addresses if the selection needs them in any case."""
+    def _empty(self, inherited: int, *, has_addresses: bool) -> EpisodicReplay:
+        """Return an empty memory, with addresses if the selection needs them in any case.
+
+        If only the ``inherited`` pairs are drawn, slots are reserved for them, so that new pairs do
+        not evict them; the next run chooses among both.
+        """
         settings, device = self.settings, self._run.device
         has_addresses |= settings.needs_addresses
         if self._run.collators.new.views == "none" or not has_addresses:
             settings = replace(settings, address="none")
         width = self._run.model.embed_dim
-        require_room(settings, width, memory_of(device))
+        reserved = 0 if settings.draw_from == "all" else inherited
+        both = replace(settings, capacity=settings.capacity + reserved)
+        require_room(both, width, memory_of(device))
         return EpisodicReplay(
-            settings, embed_dim=width, seed=self._run.cfg.drawn_seed, device=device
+            settings,
+            embed_dim=width,
+            seed=self._run.cfg.drawn_seed,
+            device=device,
+            reserved_slots=reserved,
         )
 
     @property
@@ -224,12 +236,11 @@ class RunMemory:
                 f"continue_from={checkpoint}"
             )
         fitting_slots(self._run, stored, skip_too_long=False)
-        if not stored.has_addresses:
-            self.replay = self._empty(has_addresses=False)
         about = stored.about
         capacity = about.replay.capacity or self.settings.capacity
-        reserved = about.state.memory.capacity - capacity
-        self._add_reserved_slots(self.replay, reserved)
+        inherited = about.state.memory.capacity - capacity
+        if inherited or not stored.has_addresses:
+            self.replay = self._empty(inherited, has_addresses=stored.has_addresses)
         self.replay.restore(about.state, stored.tensors)
         self.replay.memory.mark_offered(self.origins.ids(offered()))
         self.origins.inherited = about.origins[: about.inherited]
@@ -253,7 +264,6 @@ class RunMemory:
             of_step = measured(earlier.segments(), self._run, passes)
             parts = [result.scores(self.settings.score) for _, result in of_step]
             scores, rescores = torch.cat(parts).cpu(), False
-        self._add_reserved_slots(replay, len(earlier))
         self._places = earlier.load_into(replay, self._run.cfg.drawn_seed, scores)
         self.origins.inherited = earlier.origins if len(earlier) else []
         are_kept = self.settings.init_addresses == "kept"
@@ -261,17 +271,6 @@ class RunMemory:
             recompute(
                 replay, self._run, passes, scores=rescores, addresses=not are_kept
             )
-
-    def _add_reserved_slots(self, replay: EpisodicReplay, slots: int) -> None:
-        """Add reserved slots for inherited pairs if only these are drawn, so that new pairs do not
-        evict them; the next run chooses among both.
-        """
-        if self.settings.draw_from == "all" or not slots:
-            return
-        settings = replay.settings
-        both = replace(settings, capacity=settings.capacity + slots)
-        require_room(both, replay.embed_dim, memory_of(self._run.device))
-        replay.add_reserved_slots(slots)
 
     # -------------------------------------------------------------------- to a file
 

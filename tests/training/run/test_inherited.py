@@ -62,14 +62,16 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
         capacity=10, retention="reservoir", selection="uniform", address="none"
     )
 
-    def inherit(path, seed, replay):
+    def inherit(path, seed):
         settings = SimpleNamespace(start_from=[path], **vars(keys))
         earlier = InheritedMemories(
             SimpleNamespace(replay=settings, continue_from=path), "x"
         )
-        replay.add_reserved_slots(len(earlier))
+        replay = EpisodicReplay(
+            keys, embed_dim=8, seed=seed, reserved_slots=len(earlier)
+        )
         earlier.load_into(replay, seed)
-        return earlier.origins
+        return replay, earlier.origins
 
     counts = torch.zeros(len(months))
     for seed in range(chains):
@@ -77,7 +79,7 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
         for month, (size, epochs) in enumerate(months):
             replay = EpisodicReplay(keys, embed_dim=8, seed=seed)
             if month:
-                origins = inherit(folder, seed, replay)
+                replay, origins = inherit(folder, seed)
             folder = tmp_path / f"{seed}_{month}"
             shuffling = torch.Generator().manual_seed(seed)
             for _ in range(epochs):
@@ -86,8 +88,7 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
                 replay.write(ids, segments, None, torch.ones(size))
             about = {"origins": [*origins, str(month)], "inherited": len(origins)}
             write_memory(folder, replay, DESCRIPTION | about)
-        last = EpisodicReplay(keys, embed_dim=8, seed=seed)
-        inherit(folder, seed, last)
+        last, _ = inherit(folder, seed)
         months_of = (last.memory.example_ids >> 32) + len(months)
         counts += months_of.bincount(minlength=len(months))
     sizes = torch.tensor([size for size, _ in months])
