@@ -77,10 +77,9 @@ def write_texts(
     if len(memory) > _MOST_TEXTS:
         return
     columns = (memory.example_ids, memory.scores, memory.replay_counts)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     with (folder / TEXTS).open("w") as file:
-        for slot, (example_id, score, count) in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True)
-        ):
+        for slot, (example_id, score, count) in enumerate(rows):
             source, target = texts(memory.segments([slot])[0])
             row = {
                 "slot": slot,

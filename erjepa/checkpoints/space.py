@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from erjepa.configs import Config
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BESIDE = 32 << 20  # approximate bytes of tokenizer, configs and memory
 _ADAM = 2  # approximate optimizer states per trainable weight
 
@@ -109,7 +108,7 @@ def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
     must be deleted before.
     """
     return (
-        getattr(error, "errno", None) in _FULL
+        getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         or shutil.disk_usage(folder).free < needed
     )
 

@@ -93,8 +93,9 @@ class ReplaySettings:
     @property
     def start_from(self) -> list[str]:
         """``init_from`` as a list of runs or checkpoints."""
-        paths = self.init_from
-        return paths if isinstance(paths, list) else [] if paths is None else [paths]
+        if isinstance(self.init_from, list):
+            return self.init_from
+        return [] if self.init_from is None else [self.init_from]
 
     def addresses(self, embed_dim: int, seed: int) -> AddressState:
         """Return how addresses are computed from source embeddings of size ``embed_dim``.
