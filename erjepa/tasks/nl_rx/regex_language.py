@@ -22,8 +22,8 @@ Regexes that exceed the bounds are undecided.
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from functools import cache
 
 from erjepa.tasks.nl_rx.regex_nodes import (
     ANY_LETTER,
@@ -58,33 +58,28 @@ def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool 
     deadline = time.monotonic() + seconds
     try:
         trees = parse(a, deadline), parse(b, deadline)
-        derivatives = _Derivatives(_alphabet(trees, deadline), deadline)
-        return _equivalent(trees, derivatives, max_states)
+        symbols = _alphabet(trees, deadline)
+        derivative = _derivative_by(symbols, deadline)
+        start = (False, *trees)
+        known, queue = {start}, deque([start])
+        while queue:
+            before, left, right = queue.popleft()
+            if _has_empty(left, before, False) != _has_empty(right, before, False):
+                return False
+            for symbol, is_word in symbols.items():
+                pair = (
+                    is_word,
+                    derivative(left, before, symbol),
+                    derivative(right, before, symbol),
+                )
+                if pair not in known:
+                    if len(known) >= max_states:
+                        return None
+                    known.add(pair)
+                    queue.append(pair)
+        return True
     except (TimeoutError, RecursionError):  # trees can be deeper than Python's stack
         return None
-
-
-def _equivalent(
-    trees: tuple[Node, Node], derivatives: "_Derivatives", max_states: int
-) -> bool | None:
-    start = (False, *trees)
-    known, queue = {start}, deque([start])
-    while queue:
-        before, left, right = queue.popleft()
-        if _has_empty(left, before, False) != _has_empty(right, before, False):
-            return False
-        for symbol, is_word in derivatives.symbols.items():
-            pair = (
-                is_word,
-                derivatives.of(left, before, symbol),
-                derivatives.of(right, before, symbol),
-            )
-            if pair not in known:
-                if len(known) >= max_states:
-                    return None
-                known.add(pair)
-                queue.append(pair)
-    return True
 
 
 def _alphabet(trees: tuple[Node, ...], deadline: float) -> dict[str, bool]:
@@ -124,25 +119,19 @@ def _walk(node: Node) -> Iterator[Node]:
             yield from _walk(one)
 
 
-@dataclass
-class _Derivatives:
-    symbols: dict[str, bool]
-    deadline: float
-    known: dict[tuple[Node, bool, str], Node] = field(default_factory=dict)
+def _derivative_by(
+    symbols: dict[str, bool], deadline: float
+) -> Callable[[Node, bool, str], Node]:
+    """Return the function that computes derivatives by ``symbols``, each of them once."""
 
-    def of(self, node: Node, before: bool, symbol: str) -> Node:
+    @cache
+    def derivative(node: Node, before: bool, symbol: str) -> Node:
         """Return the derivative by ``symbol``; ``before``: a word character precedes it."""
-        key = node, before, symbol
-        if key not in self.known:
-            _require_time(self.deadline)
-            self.known[key] = self._derivative(*key)
-        return self.known[key]
-
-    def _derivative(self, node: Node, before: bool, symbol: str) -> Node:
-        after = self.symbols[symbol]
+        _require_time(deadline)
+        after = symbols[symbol]
 
         def of(inner: Node) -> Node:
-            return self.of(inner, before, symbol)
+            return derivative(inner, before, symbol)
 
         match node:
             case Letters():
@@ -168,6 +157,8 @@ class _Derivatives:
                     if not _has_empty(part, before, after):
                         break
                 return union(*ways)
+
+    return derivative
 
 
 def _has_empty(node: Node, before: bool, after: bool) -> bool:
