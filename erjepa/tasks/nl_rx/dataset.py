@@ -56,11 +56,7 @@ def synthetic_nl_rx_dataset(
         ValueError: if a construct is unknown, or if there are fewer such pairs.
     """
     drawn = generate_records(
-        size,
-        split=split,
-        seed=grammar_seed,
-        constructs=constructs,
-        without=without,
+        size, split=split, seed=grammar_seed, constructs=constructs, without=without
     )
     records = [
         Record(f"nl_rx_grammar[{split}, seed {grammar_seed}][{i}]", fields)

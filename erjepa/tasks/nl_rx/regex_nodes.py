@@ -80,8 +80,6 @@ def any_of(ranges: Iterable[tuple[int, int]]) -> Node:
             merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
         else:
             merged.append((low, high))
-    if tuple(merged) == ANY_LETTER.ranges:
-        return ANY_LETTER
     return Letters(tuple(merged)) if merged else NOTHING
 
 
