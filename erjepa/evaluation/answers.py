@@ -63,7 +63,6 @@ def generate_texts(
         prompts,
         max_new_tokens=max_new_tokens,
         stop_tokens=tokenizer.stop_tokens,
-        pad_id=tokenizer.pad_id,
     )
     return [
         {

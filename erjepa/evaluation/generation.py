@@ -34,7 +34,6 @@ def generate_greedy(
     *,
     max_new_tokens: int,
     stop_tokens: Sequence[int],
-    pad_id: int,
 ) -> list[list[int]]:
     """Return the most likely continuation of every prompt, generated with a key-value cache.
 
@@ -51,10 +50,7 @@ def generate_greedy(
     is_backend = isinstance(model, Backend)
     generate = model.generate_greedy if is_backend else partial(_generate, model)
     generated = generate(
-        prompts,
-        max_new_tokens=max_new_tokens,
-        stop_tokens=stop_tokens,
-        pad_id=pad_id,
+        prompts, max_new_tokens=max_new_tokens, stop_tokens=stop_tokens
     )
     limits = [model.max_seq_len + 1 - len(prompt) for prompt in prompts]
     return [
@@ -69,7 +65,6 @@ def _generate(
     *,
     max_new_tokens: int,
     stop_tokens: Sequence[int],
-    pad_id: int,
 ) -> list[list[int]]:
     """Generate with a torchtune decoder; the result includes tokens after a stop token.
 
@@ -88,7 +83,7 @@ def _generate(
     width = max(map(len, prompts))  # columns before the first new token
     padding = torch.tensor([width - len(p) for p in prompts], device=device)
     prefix = torch.tensor([prompts[0][:shared]], device=device)
-    rest = [[pad_id] * (width - len(p)) + list(p[shared:]) for p in prompts]
+    rest = [[0] * (width - len(p)) + list(p[shared:]) for p in prompts]
     stops = torch.tensor(list(stop_tokens), dtype=torch.int64, device=device)
     generated = torch.zeros(
         len(prompts), max_new_tokens, dtype=torch.int64, device=device

@@ -44,7 +44,6 @@ class Backend(Protocol):
         *,
         max_new_tokens: int,
         stop_tokens: Sequence[int],
-        pad_id: int,
     ) -> list[list[int]]:
         """Return the new tokens of each prompt, including any after its stop token."""
 

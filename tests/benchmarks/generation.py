@@ -45,7 +45,6 @@ def benchmark(quick: bool) -> list[Row]:
     settings = {
         "max_new_tokens": cfg.max_new_tokens,
         "stop_tokens": tokenizer.stop_tokens,
-        "pad_id": tokenizer.pad_id,
     }
     repeats = 5 if quick else 9
     demo, threads = demo_model(cfg), torch.get_num_threads()

@@ -16,7 +16,7 @@ from erjepa.evaluation.generation import (
 )
 from tests.harness.models import small_decoder
 
-PAD = 90
+PAD = 0  # what prompts are padded with
 
 NEW = 12  # tokens to generate
 
@@ -25,7 +25,7 @@ def talkative_decoder(**kwargs):
     """A decoder whose next token hangs on all tokens before it: with embeddings that are
     small beside what layers add, tied ones do not just repeat the last token.
     """
-    model = small_decoder(seed=3, **kwargs).eval()
+    model = small_decoder(seed=1, **kwargs).eval()
     weight = model.tok_embeddings.weight.data.mul_(0.03)
     weight[PAD] *= -100.0
     return model
@@ -44,7 +44,7 @@ def alone(model, prompt, max_new_tokens, stop_tokens):
 
 def random_tokens(*lengths, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(0, 90, (n,), generator=generator).tolist() for n in lengths]
+    return [torch.randint(1, 90, (n,), generator=generator).tolist() for n in lengths]
 
 
 def varied_stops(model, prompts):
@@ -87,7 +87,6 @@ def test_batched_equals_alone(make, batch_size):
             prompts[start : start + batch_size],
             max_new_tokens=NEW,
             stop_tokens=stops,
-            pad_id=PAD,
         )
     assert batched == expected
 
@@ -98,7 +97,7 @@ def generated(model, prompts, stops):
     hook = model.tok_embeddings.register_forward_hook(
         lambda module, args, out: shapes.append(tuple(args[0].shape))
     )
-    settings = {"max_new_tokens": NEW, "stop_tokens": stops, "pad_id": PAD}
+    settings = {"max_new_tokens": NEW, "stop_tokens": stops}
     texts = generate_greedy(model, prompts, **settings)
     hook.remove()
     return texts, shapes
@@ -137,18 +136,14 @@ def test_a_text_ends_with_the_positions():
     """After the token that the last position predicts; others of the batch go on."""
     model = talkative_decoder(max_seq_len=20)
     prompts = random_tokens(5, 12, 18, 20)
-    answers = generate_greedy(
-        model, prompts, max_new_tokens=NEW, stop_tokens=[], pad_id=PAD
-    )
+    answers = generate_greedy(model, prompts, max_new_tokens=NEW, stop_tokens=[])
     assert [len(answer) for answer in answers] == [NEW, 9, 3, 1]
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == alone(model, prompt, len(answer), [])
     with pytest.raises(
         ValueError, match="21 tokens, but the model has positions for 20"
     ):
-        generate_greedy(
-            model, random_tokens(21), max_new_tokens=1, stop_tokens=[], pad_id=PAD
-        )
+        generate_greedy(model, random_tokens(21), max_new_tokens=1, stop_tokens=[])
 
 
 def test_batches_hold_prompts_of_like_length():
@@ -159,7 +154,7 @@ def test_batches_hold_prompts_of_like_length():
 def test_the_model_is_left_as_it_was():
     model, prompts = talkative_decoder(), ragged()
     before = model(torch.tensor(prompts[1:2]))
-    generate_greedy(model, prompts, max_new_tokens=2, stop_tokens=[], pad_id=PAD)
+    generate_greedy(model, prompts, max_new_tokens=2, stop_tokens=[])
     assert not model.caches_are_setup() and not model.caches_are_enabled()
     assert model(torch.tensor(prompts[1:2])).equal(before)
 
@@ -184,7 +179,7 @@ def test_a_group_of_query_heads_attends_to_one_head_of_keys(tokens):
 def test_a_text_that_the_positions_cut_is_not_finished():
     model = talkative_decoder(max_seq_len=20)
     prompts = random_tokens(5, 18)
-    tokenizer = SimpleNamespace(stop_tokens=[], pad_id=PAD, decode=str)
+    tokenizer = SimpleNamespace(stop_tokens=[], decode=str)
     cut = generate_texts(model, tokenizer, prompts, NEW)
     assert [(a["tokens"], a["finished"]) for a in cut] == [(NEW, False), (3, False)]
     tokenizer.stop_tokens = alone(model, prompts[1], 1, [])

@@ -318,7 +318,7 @@ def test_training_goes_on_with_its_attention_after_answers(monkeypatch):
 
     expected = hidden()
     prompts = [[3, 4, 5], [6, 7]]
-    limits = {"max_new_tokens": 2, "stop_tokens": [1], "pad_id": 0}
+    limits = {"max_new_tokens": 2, "stop_tokens": [1]}
     assert decoder.generate_greedy(prompts, **limits)
     assert torch.equal(hidden(), expected)
 
@@ -511,9 +511,7 @@ def test_answers_are_those_of_generate_alone(tmp_path, family):
         )[0, len(prompt) :].tolist()
 
     stops = [2, alone(prompts[0], None)[4]]  # ends the first answer early
-    found = generate_greedy(
-        decoder, prompts, max_new_tokens=12, stop_tokens=stops, pad_id=0
-    )
+    found = generate_greedy(decoder, prompts, max_new_tokens=12, stop_tokens=stops)
     for prompt, answer in zip(prompts, found, strict=True):
         expected = alone(prompt, stops)
         if expected[-1] in stops:

@@ -166,13 +166,12 @@ class TransformersDecoder(nn.Module):
         *,
         max_new_tokens: int,
         stop_tokens: Sequence[int],
-        pad_id: int,
     ) -> list[list[int]]:
         """See :meth:`~erjepa.objective.backend.Backend.generate_greedy`."""
         model = self._held["model"]
         device = self.tok_embeddings.weight.device
         width = max(map(len, prompts))
-        tokens = [[pad_id] * (width - len(p)) + list(p) for p in prompts]
+        tokens = [[0] * (width - len(p)) + list(p) for p in prompts]
         real = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
         before = self.config._attn_implementation
         self.attend_by("dense")
@@ -184,7 +183,7 @@ class TransformersDecoder(nn.Module):
                     do_sample=False,
                     max_new_tokens=max_new_tokens,
                     eos_token_id=list(stop_tokens),
-                    pad_token_id=pad_id,
+                    pad_token_id=0,
                 ),
             )
         finally:
