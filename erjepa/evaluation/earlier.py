@@ -39,15 +39,6 @@ class _Config:
     base_adapters: list[str] | None = None
     replay: _Replay | None = None
 
-    @property
-    def starts(self) -> list[Path]:
-        """Paths that the run started from: weights, merged adapters and memories."""
-        memories = self.replay.init_from if self.replay else None
-        memories = [memories] if isinstance(memories, str) else memories or []
-        adapters = reversed(self.base_adapters or [])
-        starts = (self.init_from, *adapters, *memories)
-        return [Path(start) for start in starts if start]
-
 
 @dataclass(frozen=True)
 class _Settings:
@@ -170,18 +161,22 @@ def starts_of(path: Path, cfg: Config) -> list[Path]:
 
 
 def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:
-    """Return the paths that a run started from.
+    """Return the paths that a run started from: weights, merged adapters and memories.
 
     Relative paths are relative to the folder in which the run was started. If the run's
     ``output_dir`` is relative too, that folder is inferred from the location of its config.
     """
     cfg = checked(_Config, values, str(file or ""))
+    memories = cfg.replay.init_from if cfg.replay else None
+    memories = [memories] if isinstance(memories, str) else memories or []
+    adapters = reversed(cfg.base_adapters or [])
+    starts = [Path(p) for p in (cfg.init_from, *adapters, *memories) if p]
     if file is not None:
         folder, relative = file.absolute().parent.parts, Path(cfg.output_dir).parts
         typed_in = Path(*folder[: -len(relative)])
         if folder[-len(relative) :] == relative and typed_in != Path.cwd():
-            return [typed_in / start for start in cfg.starts]
-    return cfg.starts
+            return [typed_in / start for start in starts]
+    return starts
 
 
 def _read_run(

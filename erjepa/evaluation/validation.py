@@ -70,10 +70,8 @@ class Validation:
 
     def __init__(self, run: PreparedRun, passes: Passes, ids: Sequence[int]) -> None:
         cfg, dataset = run.cfg, run.dataset
+        self._run = run
         self.loss = HeldOutLoss(run, passes, ids)
-        self._cfg = cfg
-        self._dataset = dataset
-        self._tokenizer = run.tokenizer
         self._task: Task | None = None
         if num_answered := cfg.validation.generate:
             ids = ids[:num_answered]
@@ -86,7 +84,7 @@ class Validation:
         metrics = self.loss()
         if self._task is not None:
             # Compiled layers would recompile for each length of the cache.
-            stance = torch.compiler.set_stance if self._cfg.compile else nullcontext
+            stance = torch.compiler.set_stance if self._run.cfg.compile else nullcontext
             with stance("force_eager"), gathered(model):
                 metrics |= self._accuracy(model.decoder, self._task)
         model.train()
@@ -96,14 +94,14 @@ class Validation:
         """Return ``val_accuracy`` and, with a list of datasets, ``val_accuracy_NAME`` of each that
         has held-out pairs here; equal on all ranks.
         """
-        answered = []
+        run, answered = self._run, []
         for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
             answered += generate_answers(
                 decoder,
-                self._tokenizer,
-                self._dataset,
+                run.tokenizer,
+                run.dataset,
                 batch,
-                max_new_tokens=self._cfg.max_new_tokens,
+                max_new_tokens=run.cfg.max_new_tokens,
             )
         predictions = [p for answers in gather_objects(answered) for p in answers]
 
