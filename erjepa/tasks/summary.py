@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from erjepa.tasks.task import Prediction, Verdicts
 from erjepa.utils.summary import Change, Reading, ReadingOfOrigin
@@ -58,8 +58,7 @@ def summarize(
                     "with bool()"
                 )
     return {
-        name: Reading(**_count([verdict[name] for verdict in verdicts]))
-        for name in verdicts[0]
+        name: _reading([verdict[name] for verdict in verdicts]) for name in verdicts[0]
     }
 
 
@@ -91,7 +90,7 @@ def reading_without(
 ) -> Reading | None:
     """Return the summary of a metric over examples not in ``seen``, or ``None`` without any."""
     values = [one[metric] for one in scored if one["id"] not in seen]
-    return Reading(**_count(values)) if values else None
+    return _reading(values) if values else None
 
 
 def mean_target_loss(predictions: Sequence[Prediction]) -> float | None:
@@ -115,20 +114,20 @@ def by_origin(
             origin = origin.encode(errors="replace").decode()  # no lone surrogates
             values_of.setdefault(origin, []).append(verdict[primary])
     return [
-        ReadingOfOrigin(origin=name, **_count(values))
+        ReadingOfOrigin(origin=name, **_reading(values).model_dump())
         for name, values in values_of.items()
     ]
 
 
-def _count(values: Sequence[bool | None]) -> dict[str, Any]:
-    right = sum(value is True for value in values)
-    return {
-        "share": right / len(values),
-        "right": right,
-        "undecided": sum(value is None for value in values),
-        "examples": len(values),
-        "interval": wilson_interval(right, len(values)),
-    }
+def _reading(values: Sequence[bool | None]) -> Reading:
+    right = values.count(True)
+    return Reading(
+        share=right / len(values),
+        right=right,
+        undecided=values.count(None),
+        examples=len(values),
+        interval=wilson_interval(right, len(values)),
+    )
 
 
 def change(checkpoint: str, before: Sequence[bool], now: Sequence[bool]) -> Change:
