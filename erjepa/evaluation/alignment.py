@@ -41,16 +41,14 @@ def pair_cosines(
     batch = collator(pairs)
     batch = replace(batch, label_pos=batch.label_pos[:0])  # no logits
     output = model(batch.to(table.device))
-    cosines = {
-        "cosine": (1 - cosine_distance(output.predicted, output.target)).mean(dim=0)
-    }
+    paired = (1 - cosine_distance(output.predicted, output.target)).mean(dim=0)
+    cosines = [{"cosine": cosine} for cosine in paired.tolist()]
     reads_both_sides = collator.views in ("shared", "standalone")
     if reads_both_sides and collator.direction != "target_to_source":
-        cosines["cosine_of_input"] = 1 - cosine_distance(
-            output.source, output.target[0]
-        )
-    columns = zip(*(values.tolist() for values in cosines.values()), strict=True)
-    return [dict(zip(cosines, values, strict=True)) for values in columns]
+        of_input = 1 - cosine_distance(output.source, output.target[0])
+        for fields, cosine in zip(cosines, of_input.tolist(), strict=True):
+            fields["cosine_of_input"] = cosine
+    return cosines
 
 
 @torch.inference_mode()

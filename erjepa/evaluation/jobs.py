@@ -55,8 +55,7 @@ class Job(NamedTuple):
         settings["pairs"] = self.examples.digest
         if base := values["checkpointer"].get("checkpoint_dir"):
             settings["base files"] = _stamps(Path(base))
-        settings["batch_size"] = cfg.eval_batch_size
-        settings["merged"] = cfg.merged
+        settings |= {"batch_size": cfg.eval_batch_size, "merged": cfg.merged}
         if values["base_adapters"]:
             settings["base_adapters"] = values["base_adapters"]
         if cfg.eval_split == "validation":
@@ -66,9 +65,8 @@ class Job(NamedTuple):
         if cfg.target_loss:
             settings["target_loss"] = True
         if cfg.alignment:
-            keys = ["num_predictor_tokens", "predictor_tokens"]
-            tokens = {key: values[key] for key in keys}
-            settings["alignment"] = layout_of(cfg) | tokens
+            tokens = ("num_predictor_tokens", "predictor_tokens")
+            settings["alignment"] = layout_of(cfg) | {k: values[k] for k in tokens}
         return settings
 
 
@@ -272,17 +270,18 @@ class JobFinder:
 
     def _read(self, keys: Mapping[str, Any]) -> Examples:
         """Read the examples of the config with ``keys`` changed; cached."""
+        cached = json.dumps(keys, sort_keys=True)
+        if cached in self._examples:
+            return self._examples[cached]
         cfg = self._cfg
         if keys:
             cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
-        cached = json.dumps(keys, sort_keys=True)
-        if cached not in self._examples:
-            self._examples[cached] = on_each_rank(
-                lambda: read_examples(cfg, self._tokenizer, lambda: self._train.texts)
-            )
-            if not keys and cfg.eval_split == "test":
-                self._warn_of_other_wordings(self._examples[cached].dataset)
-        return self._examples[cached]
+        examples = self._examples[cached] = on_each_rank(
+            lambda: read_examples(cfg, self._tokenizer, lambda: self._train.texts)
+        )
+        if not keys and cfg.eval_split == "test":
+            self._warn_of_other_wordings(examples.dataset)
+        return examples
 
     @cached_property
     def _train(self) -> _TrainingPairs:
