@@ -143,7 +143,7 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
 @section("Cost of training", by_default=True)
 def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, steps, compute, tokens and training time of whole runs."""
-    ends = results.trained(dataset, methods)
+    ends = results.final(dataset, methods, stage=dataset)
     if results.config.continual:
         methods = list(ends.method.unique())  # the others do not train on this dataset
     size, unit = flops_unit(ends.total_flops.max())

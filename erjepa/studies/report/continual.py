@@ -47,9 +47,8 @@ def continual(
     if not results.config.continual:
         raise Unavailable("the datasets are no sequence (key `continual`)")
     names, last = results.datasets, results.datasets[-1]
-    rows = results.of_stages(None, methods)
+    rows = select(results.runs, method=methods, stage=names, dataset=names)
     rows = rows.drop_duplicates(["cell", "dataset"], keep="last")
-    rows = select(rows, method=methods, stage=names)
     only_own = results.config.score_stages == "own"
     if only_own:  # they may have been scored on all before
         rows = rows[(rows.stage == last) | (rows.stage == rows.dataset)]

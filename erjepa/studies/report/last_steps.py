@@ -72,7 +72,7 @@ def _table(
     columns: dict[str, str],
     wanted: str,
 ) -> Table:
-    ends = results.trained(dataset, methods)
+    ends = results.final(dataset, methods, stage=dataset)
     logged = pd.DataFrame(ends.metrics.tolist(), index=ends.index)
     logged = logged.reindex(columns=list(columns)).rename(columns=columns)
     if columns is _LOSSES:  # a disabled loss is logged as 0

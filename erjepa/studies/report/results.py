@@ -157,23 +157,27 @@ class Results:
         methods = [self.first(role) for role in ROLES if role in roles]
         return methods if len(methods) > 1 else self.methods
 
-    def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
+    def of(
+        self, dataset: str | None, methods: Sequence[str], stage: str | None = None
+    ) -> pd.DataFrame:
         """Return the rows of ``runs`` of one dataset (``None``: all), in order of ``methods``; in a
-        sequence, those of the last stage.
+        sequence, those of one stage, by default the last.
         """
-        rows = self.of_stages(dataset, methods)
+        datasets = self.datasets if dataset is None else [dataset]
+        rows = select(self.runs, dataset=datasets, method=methods)
         if self.config.continual:
-            rows = rows[rows.stage == self.datasets[-1]]
+            rows = rows[rows.stage == (stage or self.datasets[-1])]
         return rows
 
-    def of_stages(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the same of every stage of a sequence."""
-        datasets = self.datasets if dataset is None else [dataset]
-        return select(self.runs, dataset=datasets, method=methods)
-
-    def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the last checkpoint of each finished run, on one dataset (``None``: all)."""
-        return _last(self.of(dataset, methods), dataset)
+    def final(
+        self, dataset: str | None, methods: Sequence[str], stage: str | None = None
+    ) -> pd.DataFrame:
+        """Return those of the last checkpoint of each finished run; arguments as in :meth:`of`."""
+        rows = self.of(dataset, methods, stage)
+        if rows.empty:
+            where = "" if dataset is None else f" on {dataset}"
+            raise Unavailable(f"no run of these methods{where} has reached its end")
+        return rows.drop_duplicates(["cell", "dataset"], keep="last")
 
     def over_points(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
         """Return the accuracy of runs that are scored at every point, [runs, points].
@@ -207,15 +211,6 @@ class Results:
     def if_seeds(self, text: str) -> str:
         """Return ``text``, a caption's words on the spread over seeds, or "" with one seed."""
         return text if len(self.seeds) > 1 else ""
-
-    def trained(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the last checkpoint of each finished run that trained on a dataset; in a sequence,
-        of the runs of the dataset's own stage.
-        """
-        rows = self.of_stages(dataset, methods)
-        if self.config.continual:
-            rows = rows[rows.stage == dataset]
-        return _last(rows, dataset)
 
     def missing(self) -> dict[tuple[str, str], list[int]]:
         """Return the seeds without results of each (dataset, method) that has such seeds."""
@@ -286,15 +281,6 @@ class Results:
         if self.config.continual:
             ends &= rows.stage == self.datasets[-1]
         return rows.assign(ends=ends)
-
-
-def _last(rows: pd.DataFrame, dataset: str | None) -> pd.DataFrame:
-    """Return the rows of the last checkpoint of each run on each dataset."""
-    rows = rows.drop_duplicates(["cell", "dataset"], keep="last")
-    if rows.empty:
-        where = "" if dataset is None else f" on {dataset}"
-        raise Unavailable(f"no run of these methods{where} has reached its end")
-    return rows
 
 
 def pivot(
