@@ -21,6 +21,8 @@ from erjepa.studies.statistics.transitions import (
 )
 from erjepa.studies.training_log import read_training_log
 
+_EXAMPLE = ["method", "seed", "id"]
+
 
 @section("Drops of accuracy", by_default=True)
 def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
@@ -98,7 +100,9 @@ def drops_by_accuracy(
 def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost correct answers from checkpoint to checkpoint."""
     accuracy = results.over_points(dataset, methods)
-    counts = transitions(_histories(results, dataset, accuracy)[0])
+    predictions = _predictions(results, dataset, accuracy)
+    correct = pivot(predictions, _EXAMPLE, "point", "correct").astype(bool)
+    counts = transitions(correct)
     rates = transition_rates(counts)
     size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
     drawn = {
@@ -150,9 +154,11 @@ def alignment(
         if (method, seed) not in accuracy.index:
             raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
     accuracy = accuracy.loc[[(method, seed) for method in methods]]
-    correct, cosine = _histories(results, dataset, accuracy, column)
-    if cosine.isna().any(axis=None):
+    predictions = _predictions(results, dataset, accuracy)
+    if column not in predictions or predictions[column].isna().any():
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
+    cosine = pivot(predictions, _EXAMPLE, "point", column)
+    correct = pivot(predictions, _EXAMPLE, "point", "correct").astype(bool)
     runs = results.of(dataset, methods)
     runs = runs[(runs.seed == seed) & runs.point.isin(accuracy.columns)]
     picture, panels = canvas(3 * len(methods))
@@ -194,18 +200,13 @@ def alignment(
     )
 
 
-def _histories(
-    results: Results, dataset: str, runs: pd.DataFrame, column: str = "cosine"
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return correctness and cosine, each with a row per run and example and a column per point."""
-    rows = results.of(dataset, list(runs.index.unique("method")))
-    is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
-    is_shared = rows.point.isin(runs.columns)
-    predictions = results.predictions(rows[is_whole & is_shared])
-    predictions[column] = predictions.get(column, float("nan"))
-    example = ["method", "seed", "id"]
-    correct = pivot(predictions, example, "point", "correct").astype(bool)
-    return correct, pivot(predictions, example, "point", column)
+def _predictions(
+    results: Results, dataset: str, accuracy: pd.DataFrame
+) -> pd.DataFrame:
+    """Load the predictions of the runs and points of ``accuracy``, [runs, points]."""
+    rows = results.of(dataset, list(accuracy.index.unique("method")))
+    is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(accuracy.index)
+    return results.predictions(rows[is_whole & rows.point.isin(accuracy.columns)])
 
 
 def _draw_loss(axes: Axes, results: Results, name: str) -> None:
