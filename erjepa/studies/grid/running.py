@@ -78,7 +78,10 @@ def run_cell(
             raise
         write_whole(folder / RESULTS, to_jsonl(map(asdict, results)))
         gather_results(output_dir, all_cells)
-        _tidy(output_dir, folder, results)
+        scored = {result.checkpoint for result in results}
+        for path in checkpoint.checkpoints(folder):
+            kept = path.name in scored
+            remove(output_dir, path / checkpoint.RECIPE_STATE if kept else path)
         return results
 
 
@@ -110,10 +113,7 @@ def _train_and_score(
     if cell.budget_factor:
         run("training", training_command(experiment, cell, folder, tokens, after))
         paths = checkpoints_to_score(experiment, folder)
-        if tokens is not None:
-            _require_tokens(tokens, paths)
-        elif experiment.match == "flops":
-            _require_last_budget(budgets_of(experiment, cell), paths)
+        _require_end(experiment, cell, tokens, paths[-1])
     names = ", ".join(path.name for path in paths) or "the base model"
     scored_cells = scored_as(experiment, cell)
     for scored in scored_cells:
@@ -130,27 +130,18 @@ def _train_and_score(
     ]
 
 
-def _tidy(output_dir: Path, folder: Path, results: Sequence[Result]) -> None:
-    """Remove recipe states, and the checkpoints that are not in ``results``."""
-    keep = {result.checkpoint for result in results}
-    for path in checkpoint.checkpoints(folder):
-        kept = path.name in keep
-        remove(output_dir, path / checkpoint.RECIPE_STATE if kept else path)
-
-
-def _require_tokens(tokens: int, paths: list[Path]) -> None:
-    reached = checkpoint.load_progress(paths[-1])["total_tokens"]
-    if reached < tokens:
-        raise RuntimeError(
-            f"its epochs ended at {reached} tokens, before the {tokens} that it is to "
-            "match; raise epochs"
-        )
-
-
-def _require_last_budget(budgets: Sequence[float], paths: list[Path]) -> None:
-    progress = checkpoint.load_progress(paths[-1])
-    if progress.get("budget") != budgets[-1]:
-        raise RuntimeError(
-            f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
-            f"budget of {budgets[-1]:.3g}; raise epochs"
-        )
+def _require_end(
+    experiment: Experiment, cell: Cell, tokens: int | None, last: Path
+) -> None:
+    """Raise RuntimeError if a run's last checkpoint is before the tokens or budget to match."""
+    progress, end = checkpoint.load_progress(last), ""
+    if tokens is not None:
+        if (reached := progress["total_tokens"]) < tokens:
+            end = f"{reached} tokens, before the {tokens} that it is to match"
+    elif experiment.match == "flops":
+        budget = budgets_of(experiment, cell)[-1]
+        if progress.get("budget") != budget:
+            flops = progress["total_flops"]
+            end = f"{flops:.3g} FLOPs, before the last budget of {budget:.3g}"
+    if end:
+        raise RuntimeError(f"its epochs ended at {end}; raise epochs")
