@@ -170,24 +170,22 @@ def _submit(
 
     jobs: dict[str, str] = {}
     given = experiment.slurm.get("dependency")
+    first = [cell for cell in waiting if not cell.needs]
+    later = [cell for cell in waiting if cell.needs]
     try:
-        first = [cell for cell in waiting if not cell.needs]
         tasks = [CellTask(output_dir, cell.name) for cell in first]
         array = executor.submit_array(tasks) if tasks else []
         jobs |= {cell.name: job.job_id for cell, job in zip(first, array, strict=True)}
-        for cell in waiting:
-            if cell.needs:
-                there = {**queued, **jobs}
-                sources = sorted(
-                    there[name] for name in cell.needs.keys() & there.keys()
-                )
-                # afterany, not afterok: if a needed cell fails, this one starts, fails and
-                # reports the reason.
-                after = ":".join(["afterany", *sources]) if sources else None
-                dependency = ",".join(filter(None, (given, after))) or None
-                executor.update_parameters(dependency=dependency)
-                job = executor.submit(CellTask(output_dir, cell.name))
-                jobs[cell.name] = job.job_id
+        for cell in later:
+            there = {**queued, **jobs}
+            sources = sorted(there[name] for name in cell.needs if name in there)
+            # afterany, not afterok: if a needed cell fails, this one starts, fails and
+            # reports the reason.
+            after = ":".join(["afterany", *sources]) if sources else None
+            dependency = ",".join(filter(None, (given, after))) or None
+            executor.update_parameters(dependency=dependency)
+            job = executor.submit(CellTask(output_dir, cell.name))
+            jobs[cell.name] = job.job_id
         text = json.dumps({**submitted, **jobs}, indent=2) + "\n"
         write_whole(output_dir / SLURM / _JOBS, text)
     except BaseException as error:
