@@ -168,16 +168,13 @@ class Experiment:
                     f"methods: {method}: {key}={value} needs a sequence of datasets, "
                     "continual=True"
                 )
-        if controls.tokens_of is None:
+        source = controls.tokens_of
+        if source is None:
             return
-        error = (
-            f"methods: {method}: stop.tokens_of={controls.tokens_of} must be a method"
-        )
-        is_method = controls.tokens_of in self.methods
-        source = self.controls(controls.tokens_of) if is_method else None
-        if source is None or source.tokens_of:
+        error = f"methods: {method}: stop.tokens_of={source} must be a method"
+        if source not in self.methods or self.controls(source).tokens_of:
             raise ValueError(f"{error} that does not use stop.tokens_of itself")
-        if source.trains_on in ("all", "nothing"):
+        if self.controls(source).trains_on in ("all", "nothing"):
             raise ValueError(
                 f"{error} that runs on every dataset, not one with trains_on=all or nothing"
             )

@@ -54,9 +54,10 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
             the experiment or in any of its runs.
         FileNotFoundError: if the experiment, or a config that it names, does not exist.
     """
-    path = erjepa.configs.config_path(name, "experiments")
+    files = erjepa.configs.chain(name, "experiments")
+    path, _ = files[0]
     values: dict[str, Any] = {}
-    for _, values_of_file in reversed(erjepa.configs.chain(name, "experiments")):
+    for _, values_of_file in reversed(files):
         for key, value in values_of_file.items():
             before = values.get(key) if key in _ADDED else None
             if isinstance(before, Mapping) and isinstance(value, Mapping):
@@ -143,12 +144,10 @@ def _argument(value: Any) -> str:
 
 def load_run(config: str, overrides: Mapping[str, Any]) -> Config:
     """Load the config of a run, once for equal overrides."""
-    return _load(config, *as_arguments(overrides))
+    return _load(config, tuple(as_arguments(overrides)))
 
 
-@cache
-def _load(config: str, *arguments: str) -> Config:
-    return erjepa.configs.load(config, arguments)
+_load = cache(erjepa.configs.load)
 
 
 def _check_runs(experiment: Experiment, dataset: str) -> None:

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,7 +39,7 @@ _FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
 _MAY_GROW = ("seeds", "datasets", "methods")
 
 
-def gather_results(output_dir: Path, cells: Iterable[Cell]) -> dict[str, list[Result]]:
+def gather_results(output_dir: Path, cells: Sequence[Cell]) -> dict[str, list[Result]]:
     """Assemble ``results.jsonl`` and return the results of each finished cell, by its name.
 
     Several processes may do so at the same time. Each reads the files again after writing, until
@@ -55,14 +55,13 @@ def gather_results(output_dir: Path, cells: Iterable[Cell]) -> dict[str, list[Re
 
 
 def results_of_cells(
-    output_dir: Path, cells: Iterable[Cell]
+    output_dir: Path, cells: Sequence[Cell]
 ) -> dict[str, list[Result]]:
     """Return the results of each finished cell, by its name, in the order of cells.
 
     A cell without results has those of a cell that it equals. Cells without a file, which older
     versions ran, have their lines in ``results.jsonl``.
     """
-    cells = list(cells)
     ran: dict[str, list[Result]] = {}
     for line in read_results(output_dir):
         # Not those copied from an equal cell.

@@ -172,7 +172,7 @@ class Results:
     def final(
         self, dataset: str | None, methods: Sequence[str], stage: str | None = None
     ) -> pd.DataFrame:
-        """Return those of the last checkpoint of each finished run; arguments as in :meth:`of`."""
+        """Return the same rows at the last checkpoint of each finished run."""
         rows = self.of(dataset, methods, stage)
         if rows.empty:
             where = "" if dataset is None else f" on {dataset}"

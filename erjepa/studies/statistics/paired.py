@@ -66,11 +66,10 @@ def paired_test(
     if n >= FEWEST:
         draws = np.random.default_rng(0).choice(differences, (resamples, n))
         means = draws.mean(axis=1).round(12)
-        above, below = (
-            (int(is_beyond.sum()) + 1) / (resamples + 1)
-            for is_beyond in (means <= 0, means >= 0)
-        )
-        p_bootstrap = min(1.0, 2 * min(above, below)) if two_sided else above
+        p_bootstrap = float(((means <= 0).sum() + 1) / (resamples + 1))
+        if two_sided:
+            opposite = float(((means >= 0).sum() + 1) / (resamples + 1))
+            p_bootstrap = min(1.0, 2 * min(p_bootstrap, opposite))
         low, high = np.quantile(means, (0.025, 0.975)).tolist()
         interval = low, high
     return PairedTest(
