@@ -130,15 +130,24 @@ class Signature:
                     f"{key}={path} has no parameter {unknown[0]}, which the recipe sets"
                 )
             if self.may_be_list and "source" in arguments.keys() - parameters.keys():
-                source = arguments["source"]
                 raise ValueError(
-                    f"{key}={path} takes no source; {_to_read(key, source)}"
+                    f"{key}={path} takes no source; {_to_read(key, arguments['source'])}"
                 )
             known = [name for name in parameters if name not in ours]
             reject_unknown(f"{key}.", arguments, known, synonyms)
-        for name in parameters:
-            if name not in (*ours, *self.given) and arguments.get(name) is None:
-                _require_default(key, path, name, parameters, arguments)
+        variadic = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+        for name, parameter in parameters.items():
+            is_set = name in (*ours, *self.given) or arguments.get(name) is not None
+            has_default = parameter.default is not parameter.empty
+            if is_set or has_default or parameter.kind in variadic:
+                continue
+            # A misspelt argument may be one of another function, to which it is passed on.
+            if misspelt := nearest(name, sorted(arguments.keys() - parameters.keys())):
+                reject_unknown(f"{key}.", [misspelt], [name])
+            if name not in arguments:
+                raise ValueError(
+                    f"{key}={path} needs {key}.{name}, which has no default"
+                )
         for name, given in arguments.items():
             if (kind := self._type(name, given, parameters.get(name))) is not None:
                 typed = checked(kind, normalize_numbers(given), f"{key}.{name}")
@@ -182,26 +191,6 @@ def _similar(path: str) -> str | None:
     except (ImportError, ValueError):
         return None
     return found and f"{module}.{found}"
-
-
-def _require_default(
-    key: str,
-    path: str,
-    name: str,
-    parameters: Mapping[str, inspect.Parameter],
-    arguments: Mapping[str, Any],
-) -> None:
-    """Fail if a parameter that is not set has no default."""
-    parameter = parameters[name]
-    variadic = parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL
-    if parameter.default is not parameter.empty or parameter.kind in variadic:
-        return
-    # A misspelt argument may be one of another function, to which it is passed on.
-    others = sorted(arguments.keys() - parameters.keys())
-    if misspelt := nearest(name, others):
-        reject_unknown(f"{key}.", [misspelt], [name])
-    if name not in arguments:
-        raise ValueError(f"{key}={path} needs {key}.{name}, which has no default")
 
 
 def _is_source(path: str) -> bool:
