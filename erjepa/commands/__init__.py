@@ -33,15 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
     if arguments is None:
         arguments = sys.argv[1:]
         sys.path.append("")  # modules of the user, as with `python -m`
-    words = list(arguments)
-    if words and words[0] in COMMANDS:
-        try:
-            code = import_module(f"erjepa.commands.{words[0]}").main(words[1:])
-            sys.stdout.flush()
-        except BrokenPipeError:  # such as that of `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return None
-        return code
     parser = CommandLine(
         prog="erjepa",
         description="ER-JEPA for torchtune. `tune run erjepa_recipe` trains, `tune run "
@@ -51,5 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
     parser.add_argument(
         "command", metavar="COMMAND", choices=COMMANDS, help="see below"
     )
-    parser.parse_args(words[:1])
-    return None
+    command = parser.parse_args(arguments[:1]).command
+    try:
+        code = import_module(f"erjepa.commands.{command}").main(arguments[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as that of `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return None
+    return code

@@ -62,13 +62,8 @@ def main(arguments: Sequence[str]) -> None:
         default="smollm2_135m_continual",
         help="config to start from (default: %(default)s)",
     )
-    command.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="key=value",
-        action="append",
-        default=[],
-        help="another key, such as dataset.column_map='{input: A, output: B}'",
+    command.add_set_option(
+        "another key, such as dataset.column_map='{input: A, output: B}'"
     )
     args = parser.parse_args(arguments)
     with parser.errors(args):

@@ -30,12 +30,8 @@ def main(arguments: Sequence[str]) -> None:
         "--output", metavar="FILE", type=Path, help="JSONL file to write"
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument(
-        "--set",
-        metavar="key=value",
-        action="append",
-        default=[],
-        help="a key of the run's config, such as max_new_tokens, device or merged",
+    parser.add_set_option(
+        "a key of the run's config, such as max_new_tokens, device or merged"
     )
     args = parser.parse_intermixed_args(arguments)
     with parser.errors(args):
@@ -57,7 +53,7 @@ def _answer(args: argparse.Namespace, parser: CommandLine) -> None:
     if not prompts:
         parser.error("there is no prompt: type one, or pass --file")
     cfg_file, path = find_run(args.run)
-    cfg = require_files(load(str(cfg_file), args.set))
+    cfg = require_files(load(str(cfg_file), args.overrides))
     if cfg.checkpoint_dir:
         raise ValueError(
             f"checkpoint_dir={cfg.checkpoint_dir}: give the checkpoint as RUN"

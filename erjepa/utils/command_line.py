@@ -63,6 +63,17 @@ class CommandLine(argparse.ArgumentParser):
             help="any key; ~key removes it",
         )
 
+    def add_set_option(self, help: str) -> None:
+        """Accept ``--set key=value``, several times, as the list ``overrides``."""
+        self.add_argument(
+            "--set",
+            dest="overrides",
+            metavar="key=value",
+            action="append",
+            default=[],
+            help=help,
+        )
+
     @contextlib.contextmanager
     def errors(self, arguments: argparse.Namespace) -> Iterator[None]:
         """Context manager that reports user errors, as the module's docstring describes.

@@ -68,13 +68,7 @@ def _show(arguments: Sequence[str]) -> None:
         metavar="TEXT",
         help="show the slots most similar to this text, by the run's model",
     )
-    parser.add_argument(
-        "--set",
-        metavar="key=value",
-        action="append",
-        default=[],
-        help="a key of the run's config for --prompt, such as device=cpu",
-    )
+    parser.add_set_option("a key of the run's config for --prompt, such as device=cpu")
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="write all slots to this file"
     )
@@ -98,7 +92,7 @@ def _show(arguments: Sequence[str]) -> None:
         if args.neighbors is not None:
             lines = show.neighbors(memory, args.neighbors, args.top)
         elif args.prompt is not None:
-            lines = show.like_prompt(memory, args.prompt, args.top, args.set)
+            lines = show.like_prompt(memory, args.prompt, args.top, args.overrides)
         else:
             lines = show.summary(memory, args.top)
         for path, write in files.values():
