@@ -36,12 +36,7 @@ If the command is killed, run it again: it resumes.
 
 
 def main(arguments: Sequence[str]) -> None:
-    commands = {
-        "show": _show,
-        "create": _create,
-        "export": _export,
-        "forget": _forget,
-    }
+    commands = {"show": _show, "create": _create, "export": _export, "forget": _forget}
     if arguments and arguments[0] in commands:
         commands[arguments[0]](arguments[1:])
     else:
@@ -129,7 +124,7 @@ def _create(arguments: Sequence[str]) -> None:
 
         cfg = load(args.config, args.overrides)
         count, size_of_all = create(
-            *(args.out, cfg, args.number, args.share, args.by, args.checkpoint)
+            args.out, cfg, args.number, args.share, args.by, args.checkpoint
         )
         some = "" if count == size_of_all else f"{count:,} of "
         print(

@@ -4,7 +4,7 @@ import os
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from omegaconf import OmegaConf
@@ -61,8 +61,10 @@ def create(
     if by == "surprise":
         device = run_device(cfg)
         run = PreparedRun(require_files(cfg), device, attention_of(cfg, device))
-    dataset = run.dataset
-    collator, places = _to_train_on(run)
+    dataset, collator = run.dataset, run.collators.new.without_views()
+    skip = cfg.skip_too_long
+    fitting = fitting_pairs(run, dataset, collator, skip_too_long=skip)
+    places = torch.tensor(split_pairs(run, fitting)[0], dtype=torch.int64)
     if number is None:
         number = max(round(len(places) * (1.0 if share is None else share)), 1)
     if not 1 <= number <= len(places):
@@ -70,15 +72,17 @@ def create(
             f"--number {number}: must be at least 1 and at most {len(places)}, the pairs that "
             "a run would train on"
         )
-    settings: dict[str, Any] = {"score": cfg.replay.score, "retention": "reservoir"}
+    settings = ReplaySettings(
+        capacity=number,
+        selection="uniform",
+        address="none",
+        score="lm" if by == "surprise" else cfg.replay.score,
+        retention="surprise" if by == "surprise" else "reservoir",
+    )
     scores = torch.ones(len(places))
     if by == "surprise":
         scores = surprises(run, collator, places, checkpoint)
-        settings = {"score": "lm", "retention": "surprise"}
-    replay_settings = ReplaySettings(
-        capacity=number, selection="uniform", address="none", **settings
-    )
-    replay = EpisodicReplay(replay_settings, embed_dim=1, seed=cfg.drawn_seed)
+    replay = EpisodicReplay(settings, embed_dim=1, seed=cfg.drawn_seed)
     segments = [dataset[i].segments for i in places.tolist()]
     origins = Origins(dataset)
     ids = origins.ids(places)
@@ -88,7 +92,7 @@ def create(
         "tokenizer": run.texts.fingerprint,
         "origins": origins.names,
         "inherited": 0,
-        "replay": asdict(replay_settings),
+        "replay": asdict(settings),
     }
     where = dict(zip(ids.tolist(), map(dataset.where, places.tolist()), strict=True))
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -134,12 +138,3 @@ def surprises(
             f"{dataset.where(int(bad[0]))}: the model's loss is not finite"
         )
     return losses[places]
-
-
-def _to_train_on(run: PreparedRun) -> tuple[PairCollator, Tensor]:
-    """Return a collator of pairs without views, and the indices of the training pairs, int64."""
-    collator = run.collators.new.without_views()
-    skip = run.cfg.skip_too_long
-    fitting = fitting_pairs(run, run.dataset, collator, skip_too_long=skip)
-    places, _ = split_pairs(run, fitting)
-    return collator, torch.tensor(places, dtype=torch.int64)
