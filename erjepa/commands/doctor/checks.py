@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from heapq import nlargest
 from importlib.metadata import version
 from itertools import count, islice
 from pathlib import Path
@@ -41,10 +42,7 @@ from erjepa.training.model.precision import dtypes_of
 from erjepa.training.run.earlier_adapters import adapter_to_start, adapters_to_merge
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.prepared import PreparedRun
-from erjepa.training.run.start import (
-    is_to_resume,
-    require_fresh_output,
-)
+from erjepa.training.run.start import is_to_resume, require_fresh_output
 from erjepa.training.run.steps import TrainingPairs
 
 GIB = 2**30
@@ -80,18 +78,15 @@ class Report:
         Returns:
             What ``function`` returned; ``None`` if it raised.
         """
+        verdict, value = "ok", None
         try:
             value = function()
-            self._print("ok", name, say(value))
+            text = say(value)
         except Exception as error:  # noqa: BLE001  the run would end with it
             self.has_faults = True
-            self._print("fix", name, str(error) or type(error).__name__)
-            return None
-        return value
-
-    @staticmethod
-    def _print(verdict: str, name: str, text: str) -> None:
+            verdict, value, text = "fix", None, str(error) or type(error).__name__
         print(f"{verdict:<4} {name}: {' '.join(text.split())}", flush=True)
+        return value
 
 
 def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
@@ -274,14 +269,13 @@ class Rows(NamedTuple):
 
 def rows_of_data(run: PreparedRun) -> Rows:
     cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
-    pairs = found.train
-    lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
-    longest = sorted(range(len(pairs)), key=lengths.__getitem__)[-_per_rank(cfg) :]
+    pairs = (found.train[i] for i in range(len(found.train)))
+    longest = nlargest(_per_rank(cfg), pairs, key=collator.length)
     said = (
-        f"{len(pairs):,} to train on, {len(found.held_out):,} to validate on, of at most "
-        f"{max(lengths)} tokens (max_seq_len={cfg.max_seq_len})"
+        f"{len(found.train):,} to train on, {len(found.held_out):,} to validate on, of at "
+        f"most {collator.length(longest[0])} tokens (max_seq_len={cfg.max_seq_len})"
     )
-    largest = _largest(cfg, collator, [pairs[i] for i in longest])
+    largest = _largest(cfg, collator, longest)
     loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
     return Rows(said, largest, steps)

@@ -97,9 +97,8 @@ def optimizer_bytes(optimizer: Component, trained: Iterable[Tensor]) -> int:
         parameter.grad = torch.empty_like(parameter)
     made = optimizer.build(parameters)
     made.step()
-    states = [state.values() for state in made.state.values()]
-    kept = [value for values in states for value in values]
-    return sum(value.nbytes for value in kept if isinstance(value, Tensor))
+    states = tree_leaves([*made.state.values()])
+    return sum(state.nbytes for state in states if isinstance(state, Tensor))
 
 
 # ---------------------------------------------------------------------- weights
