@@ -105,13 +105,7 @@ def _initialize(model: TransformerDecoder) -> None:
 def pretrain(tokenizer: Llama3Tokenizer, steps: int, seed: int) -> TransformerDecoder:
     """Train a model from scratch, in float32 on the CPU.
 
-    Args:
-        tokenizer: tokenizer of the corpus.
-        steps: number of optimizer steps.
-        seed: seed of the initialization and of the corpus.
-
-    Returns:
-        The trained model.
+    ``seed`` is that of the initialization and of the corpus.
     """
     torch.manual_seed(seed)
     model = llama3_2(**MODEL_ARGS)
@@ -143,12 +137,7 @@ def pretrain(tokenizer: Llama3Tokenizer, steps: int, seed: int) -> TransformerDe
 
 
 def write_checkpoint(model: TransformerDecoder, output_dir: Path) -> None:
-    """Write `model.safetensors` (bfloat16) and `config.json` in Hugging Face's layout.
-
-    Args:
-        model: a model built with ``MODEL_ARGS``.
-        output_dir: an existing folder.
-    """
+    """Write `model.safetensors` (bfloat16) and `config.json` in Hugging Face's layout."""
     head_dim = MODEL_ARGS["embed_dim"] // MODEL_ARGS["num_heads"]
     weights = tune_to_hf(
         {name: weight.bfloat16() for name, weight in model.state_dict().items()},
@@ -189,13 +178,7 @@ def write_checkpoint(model: TransformerDecoder, output_dir: Path) -> None:
 
 
 def make(output_dir: Path, steps: int, seed: int) -> None:
-    """Train the tokenizer and the model, and write their files.
-
-    Args:
-        output_dir: folder for the files; created if it is missing.
-        steps: number of pretraining steps.
-        seed: seed of all randomness.
-    """
+    """Train the tokenizer and the model, and write their files."""
     # tiktoken caches files by path, so it would read the old tokenizer.
     os.environ["TIKTOKEN_CACHE_DIR"] = ""
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -207,7 +190,6 @@ def make(output_dir: Path, steps: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Parse the command line and make the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1600)

@@ -33,6 +33,11 @@ RANDOM_WORDS = (
 WORDINGS = [wording for group in CLASSES.values() for wording in group]
 WORDINGS += [f"'{word}'" for word in WORDS]
 REGEXES = [*CLASSES, *WORDS]
+LOOK_UPS = [
+    (RANDOM_WORDS, RANDOM_WORDS),
+    (WORDINGS, RANDOM_WORDS),
+    (RANDOM_WORDS, REGEXES),
+]
 PAIR_POOL = 16_000
 
 # The made-up language: numbers for words, symbols for what joins them.
@@ -51,11 +56,7 @@ def _chat(system: str, user: str | None, assistant: str | None) -> Chat:
 
 
 class Corpus:
-    """An endless, seeded stream of chats.
-
-    Args:
-        seed: seed of the stream.
-    """
+    """An endless, seeded stream of chats."""
 
     def __init__(self, seed: int) -> None:
         pairs = generate_pairs(PAIR_POOL, split="train", seed=seed)
@@ -113,21 +114,10 @@ class Corpus:
         return _chat("Quoted words.", text, answer)
 
     def _look_up(self) -> Chat:
-        keys, values = self._rng.choice(
-            [
-                (RANDOM_WORDS, RANDOM_WORDS),
-                (WORDINGS, RANDOM_WORDS),
-                (RANDOM_WORDS, REGEXES),
-            ]
-        )
+        keys, values = self._rng.choice(LOOK_UPS)
         size = self._rng.randint(2, 4)
-        table = dict(
-            zip(
-                self._rng.sample(keys, size),
-                self._rng.sample(values, size),
-                strict=True,
-            )
-        )
+        chosen = self._rng.sample(keys, size), self._rng.sample(values, size)
+        table = dict(zip(*chosen, strict=True))
         asked = self._rng.choices(list(table), k=self._rng.randint(1, 3))
         rows = "; ".join(f"{key} = {value}" for key, value in table.items())
         answer = " ".join(table[key] for key in asked)

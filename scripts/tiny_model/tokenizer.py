@@ -25,11 +25,9 @@ VOCAB_SIZE = BASE_VOCAB_SIZE + NUM_SPECIAL_TOKENS
 
 
 def special_token_ids() -> dict[str, int]:
-    """Assign the ids after the base tokens to Llama 3's first special tokens.
+    """Return the ids of Llama 3's first special tokens by name: those after the base tokens.
 
-    Returns:
-        Name to id: all tokens that ``Llama3Tokenizer`` needs, then reserved ones, in all
-        ``NUM_SPECIAL_TOKENS``.
+    The first are all that ``Llama3Tokenizer`` needs, the others reserved ones.
     """
     names = list(LLAMA3_SPECIAL_TOKENS)[:NUM_SPECIAL_TOKENS]
     return {name: BASE_VOCAB_SIZE + i for i, name in enumerate(names)}
@@ -44,11 +42,7 @@ def _character_bytes() -> dict[str, int]:
 
 
 def write_tokenizer(texts: Iterable[str], output_dir: Path) -> None:
-    """Train the tokenizer and write its two files.
-
-    Args:
-        texts: the text to train on.
-        output_dir: an existing folder.
+    """Train the tokenizer on texts and write its two files.
 
     Raises:
         ValueError: if the text is too small for ``BASE_VOCAB_SIZE`` tokens.
