@@ -27,46 +27,35 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     parser = CommandLine(prog="erjepa experiment", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, description in (
-        ("run", "Train and score all runs of an experiment; run it again to resume."),
-        (
-            "show",
-            "Print all keys of an experiment, and the training command of each method.",
-        ),
+    for name, metavar, description in (
+        ("run", "NAME", "Train and score all runs; run it again to resume."),
+        ("show", "NAME", "Print all keys, and the training command of each method."),
+        ("status", "EXPERIMENT", "Print the state of each run."),
+        ("cancel", "EXPERIMENT", "Cancel jobs submitted with launcher=slurm."),
     ):
         command = commands.add_parser(name, description=description)
-        command.add_argument("name", metavar="NAME")
-        command.add_overrides()
-    for name, description in (
-        ("status", "Print the state of each run of an experiment."),
-        ("cancel", "Cancel the jobs of an experiment submitted with launcher=slurm."),
-    ):
-        command = commands.add_parser(name, description=description)
-        command.add_argument("name", metavar="EXPERIMENT")
+        command.add_argument("name", metavar=metavar)
+        if metavar == "NAME":
+            command.add_overrides()
     args = parser.parse_args(arguments)
     try:
         with parser.errors(args):
             from erjepa.studies.grid.config import load_experiment, output_of
-
-            if args.command in ("run", "show"):
-                experiment = load_experiment(args.name, args.overrides)
-                if experiment.report:  # before hours of training
-                    from erjepa.studies.report.build import sections_of
-
-                    sections_of(experiment)
-                if args.command == "run":
-                    return _run(experiment)
-                _show(experiment)
-                return 0
             from erjepa.studies.grid.status import cancel_jobs, status
 
-            output_dir = output_of(args.name)
+            if args.command == "status":
+                print(*status(output_of(args.name)), sep="\n")
+                return 0
             if args.command == "cancel":
-                cancelled = counted(cancel_jobs(output_dir), "job")
+                cancelled = counted(cancel_jobs(output_of(args.name)), "job")
                 print(f"Cancelled {cancelled}. Run again to resume.")
-            else:
-                print(*status(output_dir), sep="\n")
-            return 0
+                return 0
+            experiment = load_experiment(args.name, args.overrides)
+            if experiment.report:  # before hours of training
+                from erjepa.studies.report.build import sections_of
+
+                sections_of(experiment)
+            return _run(experiment) if args.command == "run" else _show(experiment)
     except KeyboardInterrupt:
         return 130
 
@@ -96,7 +85,7 @@ def _run(experiment: "Experiment") -> int:
     return 0
 
 
-def _show(experiment: "Experiment") -> None:
+def _show(experiment: "Experiment") -> int:
     from omegaconf import OmegaConf
 
     from erjepa.studies.grid.cells import (
@@ -131,3 +120,4 @@ def _show(experiment: "Experiment") -> None:
         else:
             command = evaluation_command(experiment, cell, folder, [])
         print(f"# {shlex.join(command)}")
+    return 0
