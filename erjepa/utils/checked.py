@@ -57,11 +57,7 @@ def checked(kind: type[T], value: Any, where: str) -> T:
 
 
 def read_json(kind: type[T], path: Path) -> T:
-    """Read a JSON file as a value of a type.
-
-    Raises:
-        ValueError: as :func:`checked`, naming the file.
-    """
+    """Read a JSON file as a value of a type; errors as of :func:`checked`, naming the file."""
     return checked(kind, parse_json(path.read_bytes(), str(path)), str(path))
 
 
@@ -96,25 +92,25 @@ def reject_unknown(
     known: Iterable[Any],
     synonyms: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise an error if a key is unknown; ``prefix``, such as ``replay.``, is for its message.
+    """Raise a ValueError that names the first unknown key, and the most similar known one, if any.
 
-    Raises:
-        ValueError: naming the first unknown key, and the most similar known one, if any.
+    ``prefix``, such as ``replay.``, is put before the keys in the message.
     """
     known, synonyms = list(map(str, known)), synonyms or {}
-    for key in map(str, keys):
-        if key not in known:
-            meant = synonyms.get(prefix + key, synonyms.get(key))
-            if meant in (None, prefix + key):
-                near = nearest(key, known)
-                meant = near and prefix + near
-            if meant:
-                hint = f"Did you mean {meant}?"
-            elif len(known) <= _MAX_LISTED:
-                hint = f"Known keys: {', '.join(known)}."
-            else:
-                hint = "`erjepa configs show NAME` shows every key."
-            raise ValueError(f"unknown config key {prefix}{key}. {hint}")
+    key = next((key for key in map(str, keys) if key not in known), None)
+    if key is None:
+        return
+    meant = synonyms.get(prefix + key, synonyms.get(key))
+    if meant in (None, prefix + key):
+        near = nearest(key, known)
+        meant = near and prefix + near
+    if meant:
+        hint = f"Did you mean {meant}?"
+    elif len(known) <= _MAX_LISTED:
+        hint = f"Known keys: {', '.join(known)}."
+    else:
+        hint = "`erjepa configs show NAME` shows every key."
+    raise ValueError(f"unknown config key {prefix}{key}. {hint}")
 
 
 def _field(value: Any, error: Mapping[str, Any]) -> str:

@@ -30,11 +30,7 @@ def config_of_run(path: Path) -> Path | None:
 
 
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:
-    """Raise an error if ``content`` is not UTF-8.
-
-    Raises:
-        ValueError: naming line and column of the first invalid byte.
-    """
+    """Raise a ValueError, with line and column of the first invalid byte, if it is not UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError as error:

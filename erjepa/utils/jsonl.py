@@ -45,11 +45,7 @@ def jsonl_of(
 
 
 def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
-    """Parse the JSON of a file, or of its line number ``line``.
-
-    Raises:
-        ValueError: naming the place, if it is not JSON, or exceeds Python's limits.
-    """
+    """Parse the JSON of a file, or of its line number ``line``; a ValueError names the place."""
     where, first = (name, 1) if line is None else (f"{name}:{line}", line)
     require_utf8(content, name, first)
     try:

@@ -95,28 +95,18 @@ class Summary(BaseModel, frozen=True, extra="allow"):
 
 
 def read_summary(folder: Path) -> Summary:
-    """Read the summary in the folder of an evaluation.
-
-    Raises:
-        ValueError: naming the file and the key, if it is damaged.
-    """
+    """Read the summary in the folder of an evaluation; errors as of :func:`read_json`."""
     return read_json(Summary, folder / SUMMARY)
 
 
 def scores_of_run(run: Path) -> dict[Path, Summary]:
-    """Return the summaries in a run's folder by their folders, without those of other runs.
-
-    Raises:
-        ValueError: as :func:`read_summary`.
-    """
-    folders = [file.parent for file in sorted(run.glob(f"evaluation/*/{SUMMARY}"))]
-    summaries = {folder: read_summary(folder) for folder in folders}
-    return {f: s for f, s in summaries.items() if _is_of(run, s.checkpoint)}
-
-
-def _is_of(run: Path, checkpoint: str | None) -> bool:
-    """Whether a scored checkpoint is not of another run; one that is gone may have been moved."""
-    if checkpoint is None or not Path(checkpoint).is_dir():
-        return True
-    config = config_of_run(Path(checkpoint))
-    return config is None or config.samefile(run / CONFIG)
+    """Return the summaries in a run's folder by their folders, without those of other runs."""
+    found = {}
+    for file in sorted(run.glob(f"evaluation/*/{SUMMARY}")):
+        summary = read_summary(file.parent)
+        scored = Path(summary.checkpoint) if summary.checkpoint else None
+        # One that is gone may have been moved along with its run.
+        config = config_of_run(scored) if scored and scored.is_dir() else None
+        if config is None or config.samefile(run / CONFIG):
+            found[file.parent] = summary
+    return found
