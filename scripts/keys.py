@@ -13,6 +13,7 @@ BEGIN = (
     f"<!-- tables: from the comments of {CONFIG.relative_to(ROOT)}, by `make docs` -->"
 )
 END = "<!-- end of tables -->"
+RULE = "| --- | --- | --- |"
 _LINK = re.compile(r"docs/((\w+)\.md(?:#[\w-]+)?)")
 # What is set as code: the choices of `a | b (so) | c`, and keys such as `a_b.c`.
 _CODE = re.compile(
@@ -21,26 +22,18 @@ _CODE = re.compile(
 
 
 def page(text: str, config: str) -> str:
-    """Return the page with the tables of a config.
+    """Return a page, ``text``, with the tables of ``config``, the text of a YAML file.
 
     Each section of the config becomes a table. Its heading is the comment after an empty line
     and above a top-level key. The meaning of a key is the comment behind it, or else above it,
     up to a tag such as ``[paper]``; keys without a comment are left out.
-
-    Args:
-        text: text of the page.
-        config: text of the YAML file.
     """
     rows: list[str] = []
     for key, line in lines_of(config).items():
         above = [comment.strip("# ") for comment in line.above]
         if line.is_spaced and above and "." not in key:
             heading = above.pop(0)
-            rows += [
-                f"\n## {heading}\n",
-                "| key | default | meaning |",
-                "| --- | --- | --- |",
-            ]
+            rows += [f"\n## {heading}\n", "| key | default | meaning |", RULE]
         meaning, *_ = TAG.split(line.behind.strip("# ") or " ".join(above))
         if meaning:
             default = line.text or line.value.get(COMPONENT, "")

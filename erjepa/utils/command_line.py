@@ -76,11 +76,7 @@ class CommandLine(argparse.ArgumentParser):
 
     @contextlib.contextmanager
     def errors(self, arguments: argparse.Namespace) -> Iterator[None]:
-        """Context manager that reports user errors, as the module's docstring describes.
-
-        Raises:
-            SystemExit: with code 2, after a user error.
-        """
+        """Report user errors of the block, as the module's docstring describes, and exit."""
         try:
             yield
         except Exception as error:

@@ -21,13 +21,6 @@ def is_repository(path: str) -> bool:
     return _REPOSITORY.fullmatch(path) is not None and not Path(path).exists()
 
 
-def is_copy_of(path: str, repository: str) -> bool:
-    """Return whether ``path`` is a copy of ``repository`` in some cache, perhaps of another
-    machine.
-    """
-    return f"models--{repository.replace('/', '--')}/snapshots/" in path
-
-
 def is_reachable() -> bool:
     """Return whether the hub answers, by a single request."""
     try:

@@ -225,13 +225,11 @@ def _peak(
             loss.backward()
         return live.peak
 
-    try:
-        most = run(min(len(layers), few))
-        if len(layers) > few and not offloads:
+    most = run(min(len(layers), few))
+    if len(layers) > few:
+        if not offloads:
             most += (len(layers) - few) * (most - run(few - 1))
-    finally:
-        if model.decoder.layers is not layers:
-            model.decoder.layers = layers
+        model.decoder.layers = layers
     return most
 
 
