@@ -30,7 +30,7 @@ from erjepa.commands.doctor.memory import memory_parts
 from erjepa.configs import Config, require_files
 from erjepa.datasets import Pair
 from erjepa.objective import PackedDecoder, StepFlops
-from erjepa.packing import Attention, PackedBatch, PairCollator
+from erjepa.packing import Attention, PackedBatch
 from erjepa.training.model.device import (
     attention_of,
     flex_obstacle,
@@ -256,8 +256,12 @@ class Rows(NamedTuple):
     """Micro-batches of a rank."""
 
     pairs: str  # describes the pairs
-    largest: PackedBatch  # of the longest pairs
+    longest: list[PackedBatch]  # of the longest pairs
     steps: list[list[PackedBatch]]  # of the first steps
+
+    @property
+    def largest(self) -> PackedBatch:
+        return max(self.longest, key=lambda b: (b.tokens.numel(), b.num_projected))
 
     def __str__(self) -> str:
         """Describe the pairs, and the shapes of rows, the most frequent first."""
@@ -269,16 +273,16 @@ class Rows(NamedTuple):
 
 def rows_of_data(run: PreparedRun) -> Rows:
     cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
+    size, accumulated = cfg.batch_size, cfg.gradient_accumulation_steps
     pairs = (found.train[i] for i in range(len(found.train)))
-    longest = nlargest(_per_rank(cfg), pairs, key=collator.length)
+    longest = nlargest(size * accumulated, pairs, key=collator.length)
     said = (
         f"{len(found.train):,} to train on, {len(found.held_out):,} to validate on, of at "
         f"most {collator.length(longest[0])} tokens (max_seq_len={cfg.max_seq_len})"
     )
-    largest = _largest(cfg, collator, longest)
     loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
-    return Rows(said, largest, steps)
+    return Rows(said, collator.split(longest, accumulated), steps)
 
 
 def longest_rows(run: PreparedRun) -> Rows:
@@ -304,19 +308,11 @@ def longest_rows(run: PreparedRun) -> Rows:
         cfg.max_seq_len,
         key=lambda length: collator.length(pair(length)),
     )
-    pairs = [pair(half)._replace(example_id=i) for i in range(_per_rank(cfg))]
-    largest = _largest(cfg, collator, pairs)
+    size, accumulated = cfg.batch_size, cfg.gradient_accumulation_steps
+    pairs = [pair(half)._replace(example_id=i) for i in range(size * accumulated)]
+    step = collator.split(pairs, accumulated)
     said = f"assumes pairs of max_seq_len={cfg.max_seq_len} tokens, half of them target"
-    return Rows(said, largest, [collator.split(pairs, cfg.gradient_accumulation_steps)])
-
-
-def _per_rank(cfg: Config) -> int:
-    return cfg.batch_size * cfg.gradient_accumulation_steps
-
-
-def _largest(cfg: Config, collator: PairCollator, pairs: list[Pair]) -> PackedBatch:
-    batches = collator.split(pairs, cfg.gradient_accumulation_steps)
-    return max(batches, key=lambda b: (b.tokens.numel(), b.num_projected))
+    return Rows(said, step, [step])
 
 
 # --------------------------------------------------------------- disk, time, memory
