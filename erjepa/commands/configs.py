@@ -79,9 +79,10 @@ def _list() -> None:
     from erjepa.configs import config_names, config_path
 
     names = config_names()
+    width = max(map(len, names))
     for name in names:
         first = Path(config_path(name)).read_text("utf-8").partition("\n")[0]
-        print(f"{name:<{max(map(len, names))}}  {first.removeprefix('# ')}")
+        print(f"{name:<{width}}  {first.removeprefix('# ')}")
 
 
 def _read(args: argparse.Namespace) -> None:
@@ -89,8 +90,9 @@ def _read(args: argparse.Namespace) -> None:
     from erjepa.configs.text import as_yaml
 
     if args.command == "validate":
-        cfg = load(args.config, args.overrides)
-        cfg.loss.build()  # whose keys may exclude each other
+        load(
+            args.config, args.overrides
+        ).loss.build()  # its keys may exclude each other
         print(f"{args.config}: every key is known and every value is valid")
         return
     text = as_yaml(args.config, args.overrides)
@@ -139,10 +141,7 @@ def _init(args: argparse.Namespace) -> None:
         values.setdefault("eval_split", "validation")
     file = shlex.quote(str(args.file))
     head = _HEAD.format(
-        config=args.config,
-        data=data.name,
-        columns=one_line(str(columns)),
-        file=file,
+        config=args.config, data=data.name, columns=one_line(str(columns)), file=file
     )
     values = {"defaults": _defaults(args.config, args.file), **values}
     with args.file.open("x", encoding="utf-8") as output:

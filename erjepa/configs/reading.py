@@ -12,14 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from erjepa.configs.component import COMPONENT
 from erjepa.configs.files import config_path, merged, with_overrides
-from erjepa.configs.schema import (
-    COMPONENTS,
-    KEYS,
-    PROFILER,
-    Config,
-    Stop,
-    Validation,
-)
+from erjepa.configs.schema import COMPONENTS, KEYS, PROFILER, Config, Stop, Validation
 from erjepa.configs.synonyms import SYNONYMS
 from erjepa.replay import ReplaySettings
 from erjepa.utils.checked import checked, normalize_numbers, reject_unknown

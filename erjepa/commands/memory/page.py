@@ -79,7 +79,6 @@ def _histogram(
     *,
     is_log: bool = False,
 ) -> dict[str, Any]:
-    values = values[np.isfinite(values)]
     low, high = ends or (min(values, default=0), max(values, default=0))
     if pd.api.types.is_integer_dtype(values):
         width = -(-(int(high - low) + 1) // _BINS)

@@ -22,7 +22,7 @@ def summary(memory: Contents, top: int) -> list[str]:
     for origin, own in slots.groupby("origin", sort=False):
         lines.append(
             f"{len(own):>8} from {one_line(origin)}: mean score "
-            f"{own.score.mean(skipna=False):.4f}, {own.replay_count.mean():.2f} replays each"
+            f"{own.score.mean():.4f}, {own.replay_count.mean():.2f} replays each"
         )
     if len(examples):
         events = int(examples.forgotten.sum())
