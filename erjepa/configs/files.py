@@ -164,12 +164,7 @@ def _read(path: str, changed: int) -> dict[str, Any]:
     """Load a YAML file; ``changed`` is its modification time, a key of the cache."""
     try:
         cfg = OmegaConf.load(path)
-    except (
-        yaml.YAMLError,
-        OmegaConfBaseException,
-        UnicodeDecodeError,
-        OSError,
-    ) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, OSError) as error:
         message = " ".join(str(error).split())
         raise ValueError(f"{path}: not YAML: {message}") from None
     if not OmegaConf.is_dict(cfg):
@@ -184,25 +179,26 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
         key, separator, value = override.partition("=")
         if key.startswith("~"):
             values = _without(values, key[1:], override)
-        elif not separator or not key:
+            continue
+        if not separator or not key:
             raise ValueError(f"{override}: expected key=value, or ~key to remove it")
-        else:
-            section = values.get(key)
-            if section is None and any(o.startswith(f"{key}.") for o in overrides):
-                section = {COMPONENT: None}  # key.NAME=... are its arguments
-            if isinstance(section, Mapping) and COMPONENT in section:
-                if not value.startswith(("{", "[")) and value not in ("null", "None"):
-                    key = f"{key}.{COMPONENT}"
-            try:
-                OmegaConf.update(changes, key, _parsed(key, value))
-            except (yaml.YAMLError, OmegaConfBaseException) as error:
-                message = " ".join(str(error).split())
-                raise ValueError(f"{override}: {message}") from None
-            except ValueError:  # of OmegaConf, for a key below a list
-                section = key.rpartition(".")[0]
-                raise ValueError(
-                    f"{override}: {section} is a list; set it as a whole"
-                ) from None
+        section = values.get(key)
+        if section is None and any(o.startswith(f"{key}.") for o in overrides):
+            section = {COMPONENT: None}  # key.NAME=... are its arguments
+        is_component = isinstance(section, Mapping) and COMPONENT in section
+        names_it = not value.startswith(("{", "[")) and value not in ("null", "None")
+        if is_component and names_it:
+            key = f"{key}.{COMPONENT}"
+        try:
+            OmegaConf.update(changes, key, _parsed(key, value))
+        except (yaml.YAMLError, OmegaConfBaseException) as error:
+            message = " ".join(str(error).split())
+            raise ValueError(f"{override}: {message}") from None
+        except ValueError:  # of OmegaConf, for a key below a list
+            section = key.rpartition(".")[0]
+            raise ValueError(
+                f"{override}: {section} is a list; set it as a whole"
+            ) from None
     return merge(values, OmegaConf.to_container(changes, resolve=False))
 
 

@@ -43,8 +43,8 @@ class CommandLine(argparse.ArgumentParser):
     """Argument parser that reports a user error as one message."""
 
     def __init__(self, **settings: Any) -> None:
-        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(**settings, allow_abbrev=False)
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(**settings, formatter_class=formatter, allow_abbrev=False)
         # Without a default, which a subcommand's parser would set again.
         self.add_argument(
             "--traceback",
