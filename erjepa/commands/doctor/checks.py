@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from heapq import nlargest
 from importlib.metadata import version
 from itertools import count, islice
 from pathlib import Path
@@ -274,11 +273,13 @@ class Rows(NamedTuple):
 def rows_of_data(run: PreparedRun) -> Rows:
     cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
     size, accumulated = cfg.batch_size, cfg.gradient_accumulation_steps
-    pairs = (found.train[i] for i in range(len(found.train)))
-    longest = nlargest(size * accumulated, pairs, key=collator.length)
+    pairs = found.train
+    lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
+    by_length = sorted(range(len(pairs)), key=lengths.__getitem__)
+    longest = [pairs[i] for i in by_length[-size * accumulated :]]
     said = (
-        f"{len(found.train):,} to train on, {len(found.held_out):,} to validate on, of at "
-        f"most {collator.length(longest[0])} tokens (max_seq_len={cfg.max_seq_len})"
+        f"{len(pairs):,} to train on, {len(found.held_out):,} to validate on, of at most "
+        f"{max(lengths)} tokens (max_seq_len={cfg.max_seq_len})"
     )
     loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
