@@ -90,9 +90,8 @@ def _read(args: argparse.Namespace) -> None:
     from erjepa.configs.text import as_yaml
 
     if args.command == "validate":
-        load(
-            args.config, args.overrides
-        ).loss.build()  # its keys may exclude each other
+        cfg = load(args.config, args.overrides)
+        cfg.loss.build()  # whose keys may exclude each other
         print(f"{args.config}: every key is known and every value is valid")
         return
     text = as_yaml(args.config, args.overrides)

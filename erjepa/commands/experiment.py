@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     ):
         command = commands.add_parser(name, description=description)
         command.add_argument("name", metavar=metavar)
-        if metavar == "NAME":
+        if name in ("run", "show"):
             command.add_overrides()
     args = parser.parse_args(arguments)
     try:
