@@ -1,6 +1,7 @@
 """The memories of earlier runs that a run starts with."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,6 +28,15 @@ from erjepa.training.run.prepared import PreparedRun
 KEY = "replay.init_from"
 
 
+@dataclass
+class _Part:
+    """A memory, and what the run takes from it."""
+
+    stored: StoredMemory
+    places: Tensor  # of its datasets in the run's list of inherited ones, int64
+    slots: Tensor  # that fit the run, ascending, int64
+
+
 class InheritedMemories:
     """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
 
@@ -47,23 +57,30 @@ class InheritedMemories:
 
     def __init__(self, cfg: Config, tokenizer: str) -> None:
         settings = self._settings = cfg.replay
-        self._memories = []
+        self._parts: list[_Part] = []
+        # Places in origins, by name and how many of that name its memory lists before it.
+        places: dict[tuple[str, int], int] = {}
         for path in settings.start_from:
             stored = open_on_all(Path(path), key := key_of(cfg, path))
             require_alike(stored, settings, tokenizer, key)
-            self._memories.append(stored)
-        self.origins: list[str] = []
-        self._places = [self._add(stored.about.origins) for stored in self._memories]
-        self._fitting = [torch.arange(len(stored)) for stored in self._memories]
+            names = stored.about.origins
+            keys = [(name, names[:i].count(name)) for i, name in enumerate(names)]
+            own = torch.tensor([places.setdefault(key, len(places)) for key in keys])
+            self._parts.append(_Part(stored, own, torch.arange(len(stored))))
+        self.origins = [name for name, _ in places]
 
     def __len__(self) -> int:
         """Number of slots that the run keeps."""
-        return min(self._settings.capacity, sum(map(len, self._fitting)))
+        return min(self._settings.capacity, self._num_fitting)
+
+    @property
+    def _num_fitting(self) -> int:
+        return sum(len(part.slots) for part in self._parts)
 
     @property
     def left_out(self) -> int:
         """Number of pairs that fit the run's rows, but not its capacity."""
-        return sum(map(len, self._fitting)) - len(self)
+        return self._num_fitting - len(self)
 
     @property
     def is_cut_by_scores(self) -> bool:
@@ -75,105 +92,64 @@ class InheritedMemories:
     def has_other_scores(self) -> bool:
         """Whether a memory has scores of another ``replay.score`` than the run's."""
         wanted = self._settings.score
-        return any(stored.about.replay.score != wanted for stored in self._memories)
+        return any(part.stored.about.replay.score != wanted for part in self._parts)
 
     @property
     def has_addresses(self) -> bool:
-        return all(stored.has_addresses for stored in self._memories)
-
-    def _add(self, names: list[str]) -> list[int]:
-        """Add the datasets of a memory to ``origins``. Return their indices, all different."""
-        free, places = list(range(len(self.origins))), []
-        for name in names:
-            place = next((at for at in free if self.origins[at] == name), None)
-            if place is None:
-                place = len(self.origins)
-                self.origins.append(name)
-            else:
-                free.remove(place)
-            places.append(place)
-        return places
+        return all(part.stored.has_addresses for part in self._parts)
 
     def fit(self, run: PreparedRun) -> None:
         """Leave out the slots that do not fit the run's rows, and pairs of an earlier memory."""
-        self._fitting = self._first_of_each(
-            [slots_to_inherit(run, stored) for stored in self._memories]
-        )
+        held: set[tuple] = set()
+        for part in self._parts:
+            part.slots = slots_to_inherit(run, part.stored)
+            if len(self._parts) > 1:
+                keys = _keys(part)
+                is_new = torch.tensor([k not in held for k in keys], dtype=torch.bool)
+                part.slots = part.slots[is_new]
+                held.update(keys)
 
     def segments(self) -> Iterator[Segments]:
         """Yield the tokens of the fitting pairs, memory by memory."""
-        for stored, slots in zip(self._memories, self._fitting, strict=True):
-            pairs = stored.pairs
-            yield from (pairs[slot].segments for slot in slots.tolist())
+        for part in self._parts:
+            pairs = part.stored.pairs
+            yield from (pairs[slot].segments for slot in part.slots.tolist())
 
     def _chosen(
         self, seed: int, new_scores: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Choose the slots that the run keeps; arguments are those of :meth:`load_into`.
-
-        Returns:
-            These slots of each memory, ascending, int64; their example ids in the run; and the
-            scores of all.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Choose which of the fitting slots the run keeps; arguments are those of
+        :meth:`load_into`. Return the example ids of all fitting slots in the run, whether each is
+        kept, and their scores.
         """
         # Differs between the runs of a chain, so that each of them draws anew.
-        seen = sum(stored.about.state.memory.seen[0] for stored in self._memories)
+        seen = sum(part.stored.about.state.memory.seen[0] for part in self._parts)
         generator = torch.Generator().manual_seed(seed + seen)
         columns = []
-        held = torch.empty(0, dtype=torch.int64)
-        for n, (stored, slots) in enumerate(
-            zip(self._memories, self._fitting, strict=True)
-        ):
-            ids, scores, counts = (
-                stored.tensors[name][slots]
+        ids = torch.empty(0, dtype=torch.int64)
+        for part in self._parts:
+            stored_ids, old_scores, counts = (
+                part.stored.tensors[name][part.slots]
                 for name in ("example_ids", "scores", "replay_counts")
             )
-            own = _renumbered(self._ids(n, ids), held)
-            held = torch.cat([held, own])
-            drawn = _drawn(stored, generator)[slots]
-            columns.append((own, scores, counts, drawn))
-        ids, scores, counts, drawn = map(torch.cat, zip(*columns, strict=True))
-        scores = scores if new_scores is None else new_scores
+            ids = torch.cat([ids, _renumbered(self._ids(part, stored_ids), ids)])
+            drawn = _drawn(part.stored, generator)[part.slots]
+            columns.append((old_scores, counts, drawn))
+        scores, counts, drawn = map(torch.cat, zip(*columns, strict=True))
+        if new_scores is not None:
+            scores = new_scores
         rule, groups = RETENTIONS.find(self._settings.retention), origins(ids)
         if rule.by_target:
             groups = origins_and_targets(ids, marks(self.segments(), seed))
         kept = retained(rule, groups, scores, counts, drawn, self._settings.capacity)
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
-        sizes = [len(slots) for slots in self._fitting]
-        parts = list(
-            zip(is_kept.split(sizes), self._fitting, ids.split(sizes), strict=True)
-        )
-        return (
-            [slots[part] for part, slots, _ in parts],
-            [own[part] for part, _, own in parts],
-            scores[is_kept],
-        )
+        return ids, is_kept, scores
 
-    def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
-        """Return the slots whose pairs are in no previous memory of the list."""
-        if len(fits) == 1:
-            return fits
-        held: set[tuple] = set()
-        firsts = []
-        for stored, slots in zip(self._memories, fits, strict=True):
-            ids, pairs = stored.tensors["example_ids"], stored.pairs
-            keys = [
-                (
-                    stored.origin(int(ids[slot])),
-                    *(s.tobytes() for s in pairs[slot].segments),
-                )
-                for slot in slots.tolist()
-            ]
-            is_new = torch.tensor([key not in held for key in keys], dtype=torch.bool)
-            firsts.append(slots[is_new])
-            held.update(keys)
-        return firsts
-
-    def _ids(self, n: int, example_ids: Tensor) -> Tensor:
-        """Convert the example ids of the n-th memory to those of this run."""
-        inherited = self._memories[n].about.inherited
-        places = torch.tensor(self._places[n])
-        origin = places[inherited + (example_ids >> ORIGIN_BITS)]
+    def _ids(self, part: _Part, example_ids: Tensor) -> Tensor:
+        """Convert the example ids of a memory to those of this run."""
+        inherited = part.stored.about.inherited
+        origin = part.places[inherited + (example_ids >> ORIGIN_BITS)]
         return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & EXAMPLE_MASK
 
     def load_into(
@@ -193,12 +169,16 @@ class InheritedMemories:
         Raises:
             ValueError: if addresses are to be kept that the run cannot use.
         """
-        memory, first = replay.memory, self._memories[0]
+        memory, first = replay.memory, self._parts[0].stored
         are_kept = self._settings.init_addresses == "kept"
         seen, found = 0, dict[int, str]()
-        chosen, ids_of, scores = self._chosen(seed, new_scores)
+        all_ids, is_kept, scores = self._chosen(seed, new_scores)
+        sizes = [len(part.slots) for part in self._parts]
         replay.generator.set_state(first.tensors["generator"])
-        for stored, slots, ids in zip(self._memories, chosen, ids_of, strict=True):
+        for part, part_ids, is_own in zip(
+            self._parts, all_ids.split(sizes), is_kept.split(sizes), strict=True
+        ):
+            stored, slots, ids = part.stored, part.slots[is_own], part_ids[is_own]
             state, tensors = stored.about.state.memory, stored.part(slots)
             if not are_kept:
                 tensors = {k: v for k, v in tensors.items() if "address" not in k}
@@ -223,8 +203,8 @@ class InheritedMemories:
                 if slot in places
             )
             seen += max(state.seen[0], len(stored))
-        memory.scores.copy_(scores)
-        memory.inherit(torch.cat(ids_of), seen)
+        memory.scores.copy_(scores[is_kept])
+        memory.inherit(all_ids[is_kept], seen)
         return found
 
 
@@ -283,6 +263,16 @@ def require_alike(
 def open_on_all(path: Path, key: str) -> StoredMemory:
     """Open a memory on every rank; rank 0 checks it for all."""
     return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)
+
+
+def _keys(part: _Part) -> list[tuple]:
+    """Return the origin and the tokens of each fitting pair of a memory."""
+    stored, slots = part.stored, part.slots.tolist()
+    ids, pairs = stored.tensors["example_ids"], stored.pairs
+    return [
+        (stored.origin(int(ids[slot])), *(s.tobytes() for s in pairs[slot].segments))
+        for slot in slots
+    ]
 
 
 def _renumbered(ids: Tensor, held: Tensor) -> Tensor:
