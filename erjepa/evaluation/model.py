@@ -12,9 +12,9 @@ from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
+from erjepa.training.model.adapter_layers import correct_dora
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import call_in_modules, require_same_model
-from erjepa.training.model.dora import correct_dora
 from erjepa.training.run.earlier_adapters import (
     found_adapters,
     load_base,

@@ -23,7 +23,7 @@ from erjepa.datasets import Pair
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from erjepa.training.model.precision import set_trainable_dtype
+from erjepa.training.model.adapter_layers import set_trainable_dtype
 from tests.benchmarks.device import ON_GPU
 from tests.benchmarks.setting import (
     BATCH_SIZE,

@@ -4,7 +4,9 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torchtune.modules.peft import DoRALinear, LoRALinear, get_merged_lora_ckpt
+from torchtune.modules.peft import DoRALinear, get_merged_lora_ckpt
+
+from erjepa.training.model.adapter_layers import ADAPTER_LAYERS
 
 
 def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
@@ -17,7 +19,7 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, module in model.named_modules():
-        if not isinstance(module, (LoRALinear, DoRALinear)):
+        if not isinstance(module, ADAPTER_LAYERS):
             continue
         a = torch.zeros(module.lora_a.weight.shape)
         nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)

@@ -15,8 +15,8 @@ from erjepa.configs import Config
 from erjepa.objective import PackedDecoder
 from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
+from erjepa.training.model.adapter_layers import quicken_dropout
 from erjepa.training.model.adapters import initial_adapter_state
-from erjepa.training.model.dropout import quicken_dropout
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import load_weights, shard, trained_by_name
 from erjepa.training.model.trainable import TrainableWeights

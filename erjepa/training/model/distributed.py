@@ -30,12 +30,10 @@ def init_process_group(device: torch.device, timeout: float) -> None:
     backend = training.get_distributed_backend(
         device.type, offload_ops_to_cpu=device.type != "cpu"
     )
-    if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=limit)
-    else:
-        dist.init_process_group(
-            backend, timeout=limit, store=dist.HashStore(), rank=0, world_size=1
-        )
+    alone: dict[str, Any] = {}
+    if "RANK" not in os.environ:
+        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(backend, timeout=limit, **alone)
     _waits = dist.new_group(backend="gloo", timeout=_LONG)
 
 

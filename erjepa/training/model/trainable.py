@@ -14,9 +14,8 @@ from torchtune.modules.peft import (
 )
 
 from erjepa.configs import Component
+from erjepa.training.model.adapter_layers import correct_dora, set_trainable_dtype
 from erjepa.training.model.adapters import merge_adapters
-from erjepa.training.model.dora import correct_dora
-from erjepa.training.model.precision import set_trainable_dtype
 
 
 class TrainableWeights:
@@ -59,24 +58,26 @@ class TrainableWeights:
         """Return what adapters were trained with, for ``progress.json``: a checkpoint may be moved
         away from the config of its run.
         """
+        if not self.has_adapters:
+            return {}
         alpha = self._builder.get("lora_alpha")
-        recorded = {"lora_alpha": alpha, "base_adapters": list(base_adapters)}
-        return recorded if self.has_adapters else {}
+        return {"lora_alpha": alpha, "base_adapters": list(base_adapters)}
 
     def export(
         self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
     ) -> dict[str, Any]:
         """Return what a torchtune checkpointer saves; adapters are merged in ``weights``."""
-        builder = self._builder
         if not self.has_adapters:
             rounded = {name: w.to(self._dtype) for name, w in weights.items()}
             return {training.MODEL_KEY: rounded}
+        builder = self._builder
+        rank, alpha = builder.get("lora_rank"), builder.get("lora_alpha")
         adapter = get_adapter_state_dict(weights)
         content: dict[str, Any] = {
             training.ADAPTER_KEY: adapter,
             training.ADAPTER_CONFIG: {
-                "r": builder.get("lora_rank"),
-                "lora_alpha": builder.get("lora_alpha"),
+                "r": rank,
+                "lora_alpha": alpha,
                 "target_modules": sorted(
                     {name.split(".")[-3] for name in adapter if "lora_a" in name}
                 ),
@@ -89,7 +90,6 @@ class TrainableWeights:
             },
         }
         if not adapter_only:
-            rank, alpha = builder.get("lora_rank"), builder.get("lora_alpha")
             merged = merge_adapters(weights, device, rank=rank, alpha=alpha)
             content[training.MODEL_KEY] = merged
         return content

@@ -8,8 +8,7 @@ from torchtune.training import set_default_dtype
 
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.training.model.dora import correct_dora
-from erjepa.training.model.precision import set_trainable_dtype
+from erjepa.training.model.adapter_layers import correct_dora, set_trainable_dtype
 from erjepa.training.run.packed_rows import require_packable
 from tests.harness.models import BASE_SHAPE, random_pairs, small_decoder
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from erjepa.training.model.dropout import QuickDropout, quicken_dropout
+from erjepa.training.model.adapter_layers import QuickDropout, quicken_dropout
 from tests.harness.models import small_decoder
 
 
