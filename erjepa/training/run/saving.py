@@ -122,27 +122,25 @@ class RunCheckpoints:
             print(text, flush=True)
 
     def how_to_resume(self) -> str:
-        """Return a text that names the newest good checkpoint and the commands to resume from it,
-        the same on every rank.
-
-        For a run that ends because losses, gradients or weights are not finite. A checkpoint is
-        good if they were finite in a step after it.
+        """Return a text, the same on every rank, that names the newest good checkpoint and how to
+        resume from it: the newest after which losses, gradients and weights were finite.
         """
-        return on_rank_zero(self._how_to_resume)
 
-    def _how_to_resume(self) -> str:
-        resumable = checkpoint.resumable_checkpoints(self._output_dir)
-        if not resumable:
-            return "There is no checkpoint to resume from."
-        newest, command = resumable[-1], f"\n  {resuming_command()}"
-        advice = f"{newest.name} is good; to resume from it{command}"
-        if self.is_saved:  # no step after the newest was finite
-            before = checkpoint.how_to_resume_before(newest, f"\nthen{command}")
-            advice = f"{newest.name} may already be bad. {before}"
-        return (
-            "With the same settings a resumed run fails again; resume_changes=[optimizer.lr] "
-            f"allows a lower optimizer.lr. {advice}"
-        )
+        def text() -> str:
+            resumable = checkpoint.resumable_checkpoints(self._output_dir)
+            if not resumable:
+                return "There is no checkpoint to resume from."
+            newest, command = resumable[-1], f"\n  {resuming_command()}"
+            advice = f"{newest.name} is good; to resume from it{command}"
+            if self.is_saved:  # no step after the newest was finite
+                before = checkpoint.how_to_resume_before(newest, f"\nthen{command}")
+                advice = f"{newest.name} may already be bad. {before}"
+            return (
+                "With the same settings a resumed run fails again; "
+                f"resume_changes=[optimizer.lr] allows a lower optimizer.lr. {advice}"
+            )
+
+        return on_rank_zero(text)
 
     # ------------------------------------------------------------------ when and what
 
@@ -187,13 +185,18 @@ class RunCheckpoints:
             adapter_only: whether to leave out the merged model, whatever the config says.
             note: end of the line that is logged.
         """
-        cfg, model = self._cfg, self._model
+        cfg, model, device = self._cfg, self._model, self._device
         free_gathered(model)
         require_finite_weights(
             model, step=self._progress.steps, how_to_resume=self.how_to_resume
         )
         adapter_only = adapter_only or cfg.save_adapter_weights_only
-        weights = _in_decoder(self._gather(trained_only=adapter_only))
+        if adapter_only:
+            weights = gather(trained_by_name(model), device)
+        else:
+            is_rank_zero = dist.get_rank() == 0
+            weights = training.gather_cpu_state_dict(model, is_rank_zero, device=device)
+        weights = _in_decoder(weights)
         averaged = self._averaged.gather()
         # Before adapters are merged in place.
         averages = {**weights, **_in_decoder(averaged)} if averaged else None
@@ -205,7 +208,7 @@ class RunCheckpoints:
                 **self._progress.summary(),
                 "data": self._data,
                 **self._averaged.progress(),
-                **self._trainable.summary(self._cfg.base_adapters or []),
+                **self._trainable.summary(cfg.base_adapters or []),
             },
         )
         needed = self._sizes.resumable - (0 if state else self._sizes.state)
@@ -232,14 +235,6 @@ class RunCheckpoints:
             log.info(f"Saved {self._output_dir / name}{note}.")
 
         on_rank_zero(write)
-
-    def _gather(self, *, trained_only: bool) -> dict[str, Tensor]:
-        """Return the full weights by name in the model on the CPU of rank 0, empty on others."""
-        model, device = self._model, self._device
-        if trained_only:
-            return gather(trained_by_name(model), device)
-        is_rank_zero = dist.get_rank() == 0
-        return training.gather_cpu_state_dict(model, is_rank_zero, device=device)
 
     @contextmanager
     def _explained(self, name: str, needed: int) -> Iterator[None]:
