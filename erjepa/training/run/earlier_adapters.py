@@ -31,7 +31,7 @@ def load_base(
     """
     adapters = adapters_to_merge(cfg)
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-    rank, alpha = (cfg.model.get(f"lora_{key}") for key in ("rank", "alpha"))
+    rank, alpha = cfg.model.get("lora_rank"), cfg.model.get("lora_alpha")
     for path in adapters:
         adapter, _ = load_adapter(path, f"base_adapters={path}", cfg, decoder)
         weights = {**base, **adapter}
@@ -52,17 +52,19 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
     """
     given = [Path(name).absolute() for name in cfg.base_adapters or []]
     known = config_of(run).get("base_adapters") if run is not None else None
-    if known and len(known) == len(given):
-        if all(Path(a).is_relative_to(b) for a, b in zip(known, given, strict=True)):
-            for path in known:
-                if not Path(path).exists():
-                    raise FileNotFoundError(
-                        f"{run} was trained over {path}, which is gone: restore it from a copy. "
-                        "A run that is trained further keeps its checkpoints with "
-                        "keep_last_n=null"
-                    )
-            return known
-    return [str(path.absolute()) for path in adapters_to_merge(cfg)] or None
+    if (
+        not known
+        or len(known) != len(given)
+        or not all(Path(a).is_relative_to(b) for a, b in zip(known, given, strict=True))
+    ):
+        return [str(path.absolute()) for path in adapters_to_merge(cfg)] or None
+    for path in known:
+        if not Path(path).exists():
+            raise FileNotFoundError(
+                f"{run} was trained over {path}, which is gone: restore it from a copy. A run "
+                "that is trained further keeps its checkpoints with keep_last_n=null"
+            )
+    return known
 
 
 def adapter_to_start(cfg: Config) -> Path | None:
@@ -76,10 +78,8 @@ def adapter_to_start(cfg: Config) -> Path | None:
         return None
     key, start = start_key(cfg), Path(cfg.init_from)
     folder = _newest(start)
-    is_ours, has_adapter = (
-        (folder / name).is_file() for name in (checkpoint.PROGRESS, checkpoint.ADAPTER)
-    )
-    if is_ours and not has_adapter:
+    is_ours = (folder / checkpoint.PROGRESS).is_file()
+    if is_ours and not (folder / checkpoint.ADAPTER).is_file():
         raise FileNotFoundError(
             f"{key}={start} loads adapters, and {folder} has whole weights instead; in place of "
             f"{key}, set {_whole_weights(cfg, folder)}"
@@ -111,7 +111,7 @@ def adapters_to_merge(cfg: Config) -> list[Path]:
     given = cfg.base_adapters or []
     paths = [_find_adapter(name, "base_adapters") for name in given]
     for i, path in enumerate(paths):
-        require_trained_over(path, given[:i], given[i])
+        require_trained_over(path, given[:i], to_merge=given[i])
     return paths
 
 
