@@ -20,9 +20,9 @@ def replay_summary(memory: RunMemory, pairs: int) -> str:
     if not memory.can_draw:
         return f"none, as no pair is inherited; {stored} for later runs"
     if not (settings.draw_from == "all" or _inherited(memory)):
-        left = f"a step has {pairs - memory.share * pairs:g} new pairs; "
-        left *= bool(memory.share)
-        return f"none, as all inherited pairs have been deleted; {left}{stored}"
+        if memory.share:
+            stored = f"a step has {pairs - memory.share * pairs:g} new pairs; {stored}"
+        return f"none, as all inherited pairs have been deleted; {stored}"
     drawn = _drawn(memory, pairs)
     noun = "pair" if drawn.split()[-1] == "1" else "pairs"
     return f"{drawn} {noun} a step, by {settings.selection}; {stored}"
@@ -35,14 +35,14 @@ def inherited_summary(memory: RunMemory, pairs: int) -> list[str]:
     if memory.replay is None or not (counts := _inherited(memory)):
         return []
     settings, names = memory.settings, memory.origins.inherited
-    of_each = (f"{n:,} of {names[at]}" for at, n in counts.items())
-    later = ", fewer as new ones are stored" * (settings.draw_from == "all")
-    left_out = 0 if memory.earlier is None else memory.earlier.left_out
-    capacity = f", {left_out:,} left out by replay.capacity={settings.capacity}"
-    return [
-        f"{', '.join(of_each)} in memory{capacity * bool(left_out)}",
-        f"{_drawn(memory, pairs)} of them replayed a step{later}",
-    ]
+    of_each = ", ".join(f"{n:,} of {names[at]}" for at, n in counts.items())
+    stored = f"{of_each} in memory"
+    if memory.earlier is not None and (left_out := memory.earlier.left_out):
+        stored += f", {left_out:,} left out by replay.capacity={settings.capacity}"
+    replayed = f"{_drawn(memory, pairs)} of them replayed a step"
+    if settings.draw_from == "all":
+        replayed += ", fewer as new ones are stored"
+    return [stored, replayed]
 
 
 def forgetting_warnings(cfg: Config, memory: RunMemory, num_new: int) -> Iterator[str]:

@@ -46,14 +46,16 @@ def log_summary(
     rank = cfg.model.get("lora_rank")
     kind = "every weight" if rank is None else f"adapters of rank {rank}"
     ranks = dist.get_world_size()
-    parts = [cfg.batch_size, cfg.gradient_accumulation_steps, ranks]
     of_step = pairs.sampler.examples_per_step
     carried = [*carried, *inherited_summary(memory, of_step)]
     stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
     method, objective = method_of(values)
     lr, warmup = cfg.optimizer.get("lr"), cfg.lr_scheduler.get("num_warmup_steps")
     after = f", after {counted(warmup, 'warm-up step')}" if warmup else ""
-    is_cuda = device.type == "cuda"
+    kind_of_device = device.type
+    if kind_of_device == "cuda":
+        kind_of_device = torch.cuda.get_device_name(device)
+    resumes = f"; resumes after step {progress.steps:,}" if progress.steps else ""
     lines = {
         "model": f"{cfg.model.name} of {base_of(values)}, "
         f"{_count(sum(size for size, _ in sizes))} parameters, {cfg.dtype}",
@@ -62,17 +64,15 @@ def log_summary(
         "data": f"{', '.join(call for _, call in datasets_of(values['dataset']))}: "
         f"{counted(pairs.sampler.num_examples, 'pair')} to train on, "
         f"{len(pairs.held_out):,} to validate on",
-        "steps": f"{progress.expected_steps():,} of {counted(of_step, 'pair')} ({parts[0]} x {parts[1]} "
-        f"accumulated x {counted(ranks, 'rank')}), {counted(progress.epochs, 'epoch')} of "
-        f"{progress.steps_per_epoch:,}"
-        + (f"; resumes after step {progress.steps:,}" if progress.steps else ""),
+        "steps": f"{progress.expected_steps():,} of {counted(of_step, 'pair')} ({cfg.batch_size} x "
+        f"{cfg.gradient_accumulation_steps} accumulated x {counted(ranks, 'rank')}), "
+        f"{counted(progress.epochs, 'epoch')} of {progress.steps_per_epoch:,}{resumes}",
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
         "replay": replay_summary(memory, of_step),
         "optimizer": f"{cfg.optimizer.name}, lr {'by default' if lr is None else lr}{after}",
-        "devices": f"{ranks} x "
-        + (torch.cuda.get_device_name(device) if is_cuda else device.type),
+        "devices": f"{ranks} x {kind_of_device}",
         "output": f"{cfg.output_dir}, with every key in {CONFIG}",
     }
     text = [f"  {name:<10}{one_line(line)}" for name, line in lines.items()]
