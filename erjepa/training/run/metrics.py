@@ -39,8 +39,7 @@ def step_metrics(
 
     Args:
         progress: progress after the step.
-        tokens: tokens that the step processed, over all ranks.
-        flops: FLOPs of the step, over all ranks.
+        tokens: tokens that the step processed, over all ranks; ``flops`` too.
         lr: learning rate of the next step.
         grad_norm: norm of the gradient before clipping.
         log_collapse: whether to add ``rankme`` and ``retrieval_at_1``.
@@ -131,7 +130,7 @@ class MetricsLog:
             )
         validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
         is_time = validated or step % self._every_n_steps == 0
-        if not (is_time and self._logger is not None):
+        if not is_time or self._logger is None:
             return
         metrics = {
             k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()
