@@ -281,16 +281,13 @@ class RunMemory:
         if self._errors is not None:
             self._errors.flush()
         folder = checkpoint / MEMORY
-        write_memory(
-            folder,
-            self.replay,
-            {
-                "tokenizer": self._run.texts.fingerprint,
-                "origins": [*self.origins.inherited, *self.origins.names],
-                "inherited": len(self.origins.inherited),
-                "replay": asdict(self.settings),
-            },
-        )
+        about = {
+            "tokenizer": self._run.texts.fingerprint,
+            "origins": [*self.origins.inherited, *self.origins.names],
+            "inherited": len(self.origins.inherited),
+            "replay": asdict(self.settings),
+        }
+        write_memory(folder, self.replay, about)
         write_texts(folder, self.replay.memory, self._run.texts, self.where)
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from erjepa.datasets import Pair
 from erjepa.objective import PackedDecoder
@@ -41,17 +43,17 @@ def require_packable(
         for text in (pair.source + pair.bridge + pair.target, pair.target_view)
     ]
     tree = prefix_tree(texts)
-    width = -(-len(tree.tokens) // BLOCK) * BLOCK
-    end = torch.arange(1, width + 1)  # each padding token is its own subtree
-    end[: len(tree.end)] = torch.from_numpy(tree.end)
     attention, was_training = model.attention, model.training
     model.eval()
     try:
-        packed = _hidden(model, device, [tree.tokens], [tree.depth], end[None])[0]
+        (packed,) = _hidden(model, device, [(tree.tokens, tree.depth, tree.end)])
         model.attend_by("causal")
         # Rows of these shapes never occur again.
         with torch.compiler.set_stance("force_eager"):
-            rows = _hidden(model, device, texts, [range(len(text)) for text in texts])
+            chains = [
+                (text, range(len(text)), [len(text)] * len(text)) for text in texts
+            ]
+            alone = torch.cat(_hidden(model, device, chains))
     except Exception as error:
         message = " ".join(str(error).split())
         raise ValueError(f"model: {name} cannot read packed rows: {message}") from error
@@ -60,7 +62,6 @@ def require_packable(
         model.train(was_training)
         # This shape never occurs again, but torch would compile the next ones as dynamic.
         torch._dynamo.reset()
-    alone = torch.cat([row[: len(text)] for row, text in zip(rows, texts, strict=True)])
     in_row = torch.cat([packed[torch.from_numpy(path)] for path in tree.paths])
     # A state leaks most into the tokens right after those of another text.
     jumps = np.concatenate([np.diff(path, prepend=-1) != 1 for path in tree.paths])
@@ -81,23 +82,22 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 def _hidden(
-    model: PackedDecoder,
-    device: torch.device,
-    rows: Sequence[Any],
-    positions: Sequence[Any],
-    end: Tensor | None = None,
-) -> Tensor:
-    """Return the hidden states of rows, padded on the right, [R, L, H]."""
-    width = max(map(len, rows)) if end is None else end.shape[1]
-    tokens, input_pos = (
-        torch.tensor([[*values, *[0] * (width - len(values))] for values in table])
-        for table in (rows, positions)
-    )
+    model: PackedDecoder, device: torch.device, rows: Sequence[tuple[Any, Any, Any]]
+) -> list[Tensor]:
+    """Return the hidden states of rows, given tokens, depths and ends; each [L, H]."""
+    columns = []
+    for column in zip(*rows, strict=True):
+        table = pad_sequence([torch.tensor([*row]) for row in column], batch_first=True)
+        columns.append(F.pad(table, (0, -table.shape[1] % BLOCK)))
+    tokens, input_pos, end = columns
+    # Each padding token is its own subtree.
+    end = end.where(end > 0, torch.arange(1, end.shape[1] + 1))
     batch = replace(
         PairCollator()([]),  # no pairs and no labels
         tokens=tokens,
         input_pos=input_pos,
-        end=tokens if end is None else end.int(),
+        end=end.int(),
         target_pos=torch.arange(tokens.numel())[None],
     )
-    return model(batch.to(device)).target[0].view(*tokens.shape, -1)
+    hidden = model(batch.to(device)).target[0].view(*tokens.shape, -1)
+    return [states[: len(row[0])] for states, row in zip(hidden, rows, strict=True)]
