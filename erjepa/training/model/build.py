@@ -161,20 +161,18 @@ def require_same_model(
         ValueError: naming the first missing weight, the first unknown one and the first of
             another shape, with the number of each.
     """
-    missing = [name for name in model if name not in weights]
-    unknown = [name for name in weights if name not in model]
-    other = [
-        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
-        for name, tensor in model.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
+    differences = {
+        "it lacks": [name for name in model if name not in weights],
+        "it has": [name for name in weights if name not in model],
+        "of another shape,": [
+            f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+            for name, tensor in model.items()
+            if name in weights and weights[name].shape != tensor.shape
+        ],
+    }
     differs = [
         f"{what} {names[0]} ({len(names)} such)"
-        for what, names in (
-            ("it lacks", missing),
-            ("it has", unknown),
-            ("of another shape,", other),
-        )
+        for what, names in differences.items()
         if names
     ]
     if differs:
