@@ -150,7 +150,6 @@ class Passes:
         self._keep_gathered = keep_gathered
         self._count_flops = StepFlops(model.decoder)
         self._gradient_scale = gradient_scale(device)
-        self._embed_dim = model.embed_dim
 
     def totals(
         self, batches: list[PackedBatch], checksum: int = 0, step: int = 1
@@ -173,7 +172,7 @@ class Passes:
         summed = all_reduce_sum(local).tolist()
         totals = StepTotals(*summed[: -len(checksums)])
         _require_equal(summed[-len(checksums) :], step)
-        of_whole = self._loss_fn.whole_flops(totals.views, self._embed_dim)
+        of_whole = self._loss_fn.whole_flops(totals.views, self._model.embed_dim)
         return totals._replace(flops=totals.flops + of_whole)
 
     def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
@@ -207,8 +206,7 @@ class Passes:
         needs_whole = self._loss_fn.needs_whole_batch and totals.views > 0
         term, states = None, list[RandomState]()
         if needs_whole and len(batches) > 1:
-            seen, orders, states = self._embed(batches)
-            term = self._whole_pass_term(seen, orders, totals)
+            term, states = self._look_ahead(batches, totals)
         for i, batch in enumerate(batches):
             if states:
                 set_random_state(states[i], self._device)
@@ -220,8 +218,8 @@ class Passes:
             output = self._forward(batch, totals, self._forward_context)
             loss, views = output.loss, output.views
             if needs_whole:
-                if term is None:  # this rank has a single micro-batch
-                    term = self._whole_pass_term([views], [output.order], totals)
+                # Each rank has a single micro-batch if there is no term yet.
+                term = term or self._whole_pass_term([views], [output.order], totals)
                 places = output.order * dist.get_world_size() + dist.get_rank()
                 loss = loss + term.share(views, places)
             (loss * weight * self._gradient_scale).backward()
@@ -285,10 +283,10 @@ class Passes:
         )
 
     @torch.no_grad()
-    def _embed(
-        self, batches: list[PackedBatch]
-    ) -> tuple[list[Tensor], list[Tensor], list[RandomState]]:
-        """Return the embeddings, the order and the random state of each micro-batch.
+    def _look_ahead(
+        self, batches: list[PackedBatch], totals: StepTotals
+    ) -> tuple[WholePassTerm, list[RandomState]]:
+        """Return the term of a first forward pass, and the random state before each micro-batch.
 
         The second forward pass restores the random state for the same dropout. It may draw more
         random numbers than this pass, which skips the output projection and its adapters.
@@ -300,19 +298,19 @@ class Passes:
             output = self._model(replace(batch, label_pos=batch.label_pos[:0]))
             views.append(stack_views(output))
             orders.append(batch.order)
-        return views, orders, states
+        return self._whole_pass_term(views, orders, totals), states
 
     def _whole_pass_term(
         self, views: list[Tensor], orders: list[Tensor], totals: StepTotals
     ) -> WholePassTerm:
         """Return the loss term that depends on all pairs, the same on every rank."""
-        parts = [part.detach() for part in views]
         seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
 
         def term(views: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             _, predicted, target = unstack_views(views)
             return self._loss_fn.whole(predicted, target, seed)
 
+        parts = [part.detach() for part in views]
         return WholePassTerm.of(term, _in_batch_order(parts, orders, totals.pairs))
 
 
