@@ -39,7 +39,8 @@ def step_metrics(
 
     Args:
         progress: progress after the step.
-        tokens: tokens that the step processed, over all ranks; ``flops`` too.
+        tokens: tokens that the step processed, over all ranks.
+        flops: FLOPs of the step, over all ranks.
         lr: learning rate of the next step.
         grad_norm: norm of the gradient before clipping.
         log_collapse: whether to add ``rankme`` and ``retrieval_at_1``.
