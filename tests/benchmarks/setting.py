@@ -29,13 +29,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 )
 from tests.benchmarks.device import DEVICE, ON_GPU
 from tests.harness.models import write_base
-from tests.harness.runs import (
-    BUILDER,
-    FULL,
-    FULL_BUILDER,
-    make_config,
-    overrides_for,
-)
+from tests.harness.runs import BUILDER, small_config
 
 SMALL = {
     "vocab_size": 8192,
@@ -146,9 +140,7 @@ def build_recipe(
         "batch_size": BATCH_SIZE,
         **overrides,
     }
-    name = FULL if builder == FULL_BUILDER else "llama3_2_1b_synth"
-    cfg = make_config(overrides_for(model, pairs, output_dir, **settings), name)
-    recipe = FinetuneRecipeERJEPA(cfg)
+    recipe = FinetuneRecipeERJEPA(small_config(model, pairs, output_dir, **settings))
     recipe.setup()
     recipe._model.train()
     return recipe

@@ -37,9 +37,8 @@ from tests.harness.memories import DESCRIPTION, filled
 from tests.harness.models import write_base
 from tests.harness.ranks import on_ranks
 from tests.harness.runs import (
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     train,
     train_here,
 )
@@ -125,7 +124,7 @@ def copies(folder: Path) -> Try:
     base, data = write_base(folder / "base"), write_records(folder / "a.jsonl", 12)
     other = write_records(folder / "b.jsonl", 8, seed=9)
     keys = {"epochs": 1, "batch_size": 4, "replay__budget": 12}
-    train(make_config(overrides_for(base, data, folder / "run", **keys)))
+    train(small_config(base, data, folder / "run", **keys))
     memory = folder / "run" / "epoch_0" / checkpoint.MEMORY
 
     def attempt(rng: random.Random, scratch: Path) -> str:
@@ -136,7 +135,7 @@ def copies(folder: Path) -> Try:
             "replay__init_from": copy,
             "replay__init_addresses": rng.choice(["kept", "recomputed"]),
         }
-        cfg = make_config(overrides_for(base, other, output, **keys, **start_from))
+        cfg = small_config(base, other, output, **keys, **start_from)
 
         def start() -> str:
             try:

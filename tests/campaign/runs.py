@@ -19,9 +19,8 @@ from tests.harness.models import write_base
 from tests.harness.ranks import start_ranks
 from tests.harness.runs import (
     deterministic,
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     train,
     train_here,
 )
@@ -55,7 +54,7 @@ class Runs:
         settings = {**_SETTINGS, "batch_size": 4 // ranks, **overrides}
         has_checkpoint = bool(list(output.glob("epoch_*")))
         settings["resume_from_checkpoint"] = has_checkpoint
-        return make_config(overrides_for(self._base, self._data, output, **settings))
+        return small_config(self._base, self._data, output, **settings)
 
     def left(self, output: Path):
         """Return the results of a run that do not depend on the clock."""

@@ -24,7 +24,7 @@ from erjepa.models.smollm2 import smollm2_tokenizer
 from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
 from erjepa.models.transformers import TransformersTokenizer
 from tests.harness.models import SPECIAL_TOKENS
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.runs import small_config, train
 from tests.harness.smollm2 import write_gguf
 from tests.harness.transformers_models import write_folder
 
@@ -182,9 +182,7 @@ def test_a_run_says_and_exports_it(base, data, tokenizer, tmp_path, can_be_serve
     (folder / "generation_config.json").write_text('{"eos_token_id": 7, "top_k": 3}')
     if not can_be_served:
         leave_one_special_token(folder)
-    cfg = make_config(
-        overrides_for(folder, data, tmp_path, stop__steps=1, ema_decay=0.9)
-    )
+    cfg = small_config(folder, data, tmp_path, stop__steps=1, ema_decay=0.9)
     train(cfg)
     chat = [("system", "Convert."), ("user", "a dog")]
     expected = pairs_of(tokenizer, [chat]).prompt(0)

@@ -14,9 +14,9 @@ from erjepa.models.transformers import TransformersTokenizer
 from tests.harness.data import write_jsonl
 from tests.harness.runs import (
     evaluate,
-    make_config,
-    overrides_for,
+    paired,
     predictions,
+    small_config,
     train,
 )
 from tests.harness.transformers_models import STRICT, TEMPLATE, write_folder
@@ -30,10 +30,9 @@ def run(deep_base, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     settings = {"epochs": 1, "stop__steps": 4, "max_new_tokens": 5, "batch_size": 8}
     settings["eval_batch_size"] = 44
-    overrides = overrides_for(deep_base, data, folder, **settings, optimizer__lr=0.001)
-    overrides += [f"eval_{o}" for o in overrides if o.startswith("dataset")]
-    overrides += ["save_every_n_steps=2", "ema_decay=0.9", "checkpoint=both"]
-    cfg = make_config(overrides)
+    settings |= {"save_every_n_steps": 2, "ema_decay": 0.9, "checkpoint": "both"}
+    settings |= {"optimizer__lr": 0.001, **paired("eval_dataset", data)}
+    cfg = small_config(deep_base, data, folder, **settings)
     train(cfg)
     evaluate(cfg)
     return folder

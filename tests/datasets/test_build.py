@@ -1,14 +1,12 @@
 """A list of datasets is one dataset whose examples know their origin."""
 
-import json
-
 import pytest
 from torchtune.data import InputOutputToMessages
 
 from erjepa.configs import Component, load
 from erjepa.datasets import PairedDataset, Record, build_dataset
 from tests.harness.data import chat, write_jsonl
-from tests.harness.runs import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import read_metrics, small_config, train
 
 
 @pytest.fixture
@@ -82,15 +80,11 @@ def test_a_list_on_the_command_line(sources):
 
 def test_a_run_on_a_list_is_that_on_the_pairs_in_one(base, sources, tmp_path):
     """And its card names both."""
-    parts = (
-        "[" + ", ".join(json.dumps(part(source).as_dict()) for source in sources) + "]"
-    )
-    settings = overrides_for(base, sources[0], tmp_path / "list", epochs=1)
-    settings = [s for s in settings if not s.startswith("dataset")]
-    train(make_config([*settings, f"dataset={parts}", "validation.size=4"]))
-    one = [f"dataset={__name__}.both", f"dataset.sources={json.dumps(sources)}"]
-    settings[0] = f"output_dir={tmp_path / 'one'}"
-    train(make_config([*settings, *one, "validation.size=4"]))
+    parts = [part(source).as_dict() for source in sources]
+    in_one = {"_component_": f"{__name__}.both", "sources": sources}
+    for name, data in (("list", parts), ("one", in_one)):
+        settings = {"epochs": 1, "validation__size": 4}
+        train(small_config(base, data, tmp_path / name, **settings))
     timed = ("tokens_per_second_per_gpu", "pairs_per_second")
     in_list, in_one = (
         [{k: v for k, v in step.items() if k not in timed} for step in steps]

@@ -14,7 +14,7 @@ from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.config import Experiment
 from tests.harness.fake_output import read_rows
-from tests.harness.runs import overrides_for
+from tests.harness.runs import overrides_for, paired
 
 FAKE_TUNE = Path(__file__).parent / "fake_tune.py"
 
@@ -108,8 +108,7 @@ def write_small_experiment(folder, base, data, methods, **keys):
     texts = dict(o.partition("=")[::2] for o in overrides if "=" in o)
     settings = {key: yaml.safe_load(text) for key, text in texts.items()}
     del settings["output_dir"]
-    settings["eval_dataset"] = "erjepa.datasets.paired_dataset"
-    settings["eval_dataset.source"] = str(data)
+    settings |= paired("eval_dataset", str(data))
     settings |= {"max_new_tokens": 4, "eval_batch_size": 11, "epochs": 4}
     settings |= {"save_adapter_weights_only": True, "save_every_n_steps": 3}
     experiment = {

@@ -38,12 +38,13 @@ COUNTED = {"step_flops", "total_flops", "total_tokens"}  # what ranks do not sha
 
 
 def overrides_for(
-    base: Path, data: Path, output_dir: Path, **overrides: Any
+    base: Path, data: Path | list | dict, output_dir: Path, **overrides: Any
 ) -> list[str]:
     """Overrides that make ``llama3_2_1b_synth`` a small run on the CPU.
 
-    Keyword arguments name config keys with ``__`` for a dot. With ``model=FULL_BUILDER`` they
-    are for the config ``FULL``.
+    Args:
+        data: a file of pairs, or the value of ``dataset``.
+        **overrides: config keys, with ``__`` for a dot.
     """
     config = json.loads((base / "config.json").read_text())
     settings = {
@@ -59,8 +60,6 @@ def overrides_for(
         "tokenizer.path": base / "tokenizer.model",
         "tokenizer.special_tokens_path": base / "special_tokens.json",
         "checkpointer.checkpoint_dir": base,
-        "dataset": "erjepa.datasets.paired_dataset",
-        "dataset.source": data,
         "device": "cpu",
         "dtype": "fp32",
         "row_length": "null",
@@ -70,15 +69,37 @@ def overrides_for(
         "num_workers": 0,
         "lr_scheduler.num_warmup_steps": 2,
     }
+    if isinstance(data, (list, dict)):
+        settings["dataset"] = json.dumps(data)
+    else:
+        settings |= paired("dataset", data)
     settings.update({key.replace("__", "."): v for key, v in overrides.items()})
     if settings["model"] == FULL_BUILDER:
         settings = {key: v for key, v in settings.items() if "lora" not in key}
     return [f"{key}={value}" for key, value in settings.items()]
 
 
+def paired(key: str, source: Path | str) -> dict[str, Any]:
+    """Settings that make ``dataset`` or ``eval_dataset`` the pairs of a file."""
+    return {key: "erjepa.datasets.paired_dataset", f"{key}.source": source}
+
+
 def make_config(overrides: list[str], name: str = "llama3_2_1b_synth") -> Config:
     """The packaged config with overrides, as from the command line."""
     return erjepa.configs.load(name, overrides)
+
+
+def small_config(
+    base: Path, data: Path | list | dict, output_dir: Path, *more: str, **overrides: Any
+) -> Config:
+    """The config of :func:`overrides_for` and of ``more`` overrides, as on the command line.
+
+    With ``model=FULL_BUILDER`` it is ``FULL``.
+    """
+    name = FULL if overrides.get("model") == FULL_BUILDER else "llama3_2_1b_synth"
+    return make_config(
+        [*overrides_for(base, data, output_dir, **overrides), *more], name
+    )
 
 
 def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:

@@ -10,11 +10,9 @@ from erjepa.training.model.adapters import initial_adapter_state
 from tests.harness.models import BASE_SHAPE, base_weights
 from tests.harness.runs import (
     BUILDER,
-    FULL,
     FULL_BUILDER,
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     train,
 )
 from tests.reference.slow_training import train_slowly
@@ -73,7 +71,7 @@ def result(recipe):
 def test_recipe_equals_the_slow_algorithm(
     base, data, tmp_path, selection, builder, lr, tolerance
 ):
-    overrides = overrides_for(
+    cfg = small_config(
         base,
         data,
         tmp_path / "out",
@@ -86,8 +84,6 @@ def test_recipe_equals_the_slow_algorithm(
         dataset__max_examples=22,
         **{f"replay__{name}": value for name, value in SETTINGS.items()},
     )
-    name = FULL if builder == FULL_BUILDER else "llama3_2_1b_synth"
-    cfg = make_config(overrides, name)
     (fast,) = train(cfg, 1, result)
 
     tokenizer = cfg.tokenizer.build()

@@ -19,12 +19,11 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 )
 from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
-    FULL,
     FULL_BUILDER,
     evaluate,
     make_config,
-    overrides_for,
     predictions,
+    small_config,
     tiny,
     train,
     train_and_kill,
@@ -39,8 +38,7 @@ SHORT = {"max_steps_per_epoch": 4, "checkpoint_at_flops": BUDGETS}
 
 def config(base, data, output_dir, **overrides):
     settings = {"ema_decay": DECAY, "replay__selection": "uniform", **overrides}
-    name = FULL if settings.get("model") == FULL_BUILDER else "llama3_2_1b_synth"
-    return make_config(overrides_for(base, data, output_dir, **settings), name)
+    return small_config(base, data, output_dir, **settings)
 
 
 def whole(weight):

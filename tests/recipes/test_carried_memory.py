@@ -20,10 +20,9 @@ from tests.harness.runs import (
     INVARIANT,
     assert_same,
     deterministic,
-    make_config,
-    overrides_for,
     read_metrics,
     slots_of,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -45,13 +44,13 @@ def earlier(base, data, tmp_path_factory):
     """A run on the first data: 36 slots."""
     output_dir = tmp_path_factory.mktemp("earlier")
     settings = {"replay__capacity": 36, "replay__selection": "uniform", "epochs": 1}
-    train(make_config(overrides_for(base, data, output_dir, batch_size=8, **settings)))
+    train(small_config(base, data, output_dir, batch_size=8, **settings))
     return output_dir
 
 
 def carry_on(base, data, output_dir, **overrides):
     settings = {**NEW, "batch_size": 8, **overrides}
-    return make_config(overrides_for(base, data, output_dir, **settings))
+    return small_config(base, data, output_dir, **settings)
 
 
 def at_start(recipe):
@@ -119,17 +118,15 @@ def test_a_carried_memory_selects_as_its_run_would_have(
             drawn.append(replay.draw(ids, [((1,),)] * 8, addresses).segments)
         return drawn
 
-    cfg = make_config(
-        overrides_for(
-            base,
-            data,
-            earlier,
-            batch_size=8,
-            replay__capacity=36,
-            replay__selection="uniform",
-            epochs=1,
-            resume_from_checkpoint=True,
-        )
+    cfg = small_config(
+        base,
+        data,
+        earlier,
+        batch_size=8,
+        replay__capacity=36,
+        replay__selection="uniform",
+        epochs=1,
+        resume_from_checkpoint=True,
     )
     (expected,) = train(cfg, 1, draws)
     settings = {"replay__selection": "uniform", "replay__budget": 8, "seed": 5}
@@ -195,7 +192,7 @@ def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tm
 
 def test_a_run_starts_with_a_memory_that_was_made(base, data, other_data, tmp_path):
     made = tmp_path / "made"
-    create(made, make_config(overrides_for(base, data, "none")), number=10)
+    create(made, small_config(base, data, "none"), number=10)
     settings = {"replay__init_from": made, "replay__init_addresses": "recomputed"}
     cfg = carry_on(base, other_data, tmp_path / "run", **settings)
     (memory,) = train(cfg, 1, at_start)
@@ -291,11 +288,8 @@ def test_addresses_are_computed_where_replayed_pairs_have_no_views(
     base, data, other_data, tmp_path
 ):
     settings = {"loss__jepa_weight": 0, "replay__score": "lm", "epochs": 1}
-    cfg = overrides_for(
-        *(base, data, tmp_path / "first"),
-        **{"batch_size": 8, "replay__selection": "uniform", **settings},
-    )
-    train(make_config(cfg))
+    first = {"batch_size": 8, "replay__selection": "uniform", **settings}
+    train(small_config(base, data, tmp_path / "first", **first))
     settings |= {"replay__init_addresses": "recomputed", "stop__steps": 1}
     settings |= {"replay__init_from": tmp_path / "first", "replay__retention": "score"}
     cfg = carry_on(base, other_data, tmp_path / "second", **settings)
@@ -315,7 +309,7 @@ def with_a_long_pair(base, other_data, tmp_path_factory):
     source = folder / "long.jsonl"
     source.write_text("\n".join(lines) + "\n")
     settings = {"epochs": 1, "batch_size": 8}
-    train(make_config(overrides_for(base, source, folder / "run", **settings)))
+    train(small_config(base, source, folder / "run", **settings))
     return folder / "run"
 
 

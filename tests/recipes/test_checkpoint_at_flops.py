@@ -16,9 +16,8 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 from tests.harness.cases import some_of
 from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     train,
     train_and_kill,
 )
@@ -27,7 +26,7 @@ from tests.harness.runs import (
 def config(base, data, output_dir, **overrides):
     settings = {"replay__budget": 6, "model__lora_dropout": 0.1, "batch_size": 8}
     settings |= overrides
-    return make_config(overrides_for(base, data, output_dir, **settings))
+    return small_config(base, data, output_dir, **settings)
 
 
 def adapter(path):

@@ -25,10 +25,9 @@ from tests.harness.runs import (
     INVARIANT,
     assert_same,
     deterministic,
-    make_config,
-    overrides_for,
     read_metrics,
     slots_of,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -57,7 +56,7 @@ def first(base, data, tmp_path_factory):
 
 def config(base, data, output_dir, **overrides):
     settings = {"batch_size": 8, "stop__steps": 3, "epochs": 1, **overrides}
-    return make_config(overrides_for(base, data, output_dir, **settings))
+    return small_config(base, data, output_dir, **settings)
 
 
 def at_start(cfg, ranks, inspect):

@@ -12,7 +12,7 @@ from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.training.step.passes import Passes
 from tests.harness.data import write_records
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.runs import small_config, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
 LLM_JEPA = {"replay__weight": 0}
@@ -42,12 +42,8 @@ def forwards(base, data, output_dir, overrides, monkeypatch):
         return forward(self, batch)
 
     monkeypatch.setattr(PackedDecoder, "forward", counted)
-    cfg = make_config(
-        overrides_for(
-            base, data, output_dir, batch_size=8, row_length=512, stop__steps=4
-        )
-        + [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
-    )
+    settings = {"batch_size": 8, "row_length": 512, "stop__steps": 4, **overrides}
+    cfg = small_config(base, data, output_dir, **settings)
     (passes,) = train(cfg, 1, lambda recipe: list(seen))
     return passes
 
@@ -104,16 +100,16 @@ def test_no_pass_waits_for_its_device(base, data, tmp_path, monkeypatch):
         return passes[-1]
 
     monkeypatch.setattr(Passes, "forward_backward", watched)
-    overrides = overrides_for(base, data, tmp_path, batch_size=8, stop__steps=2)
-    found = train(make_config(overrides), 1, lambda recipe: (len(passes), reads.found))
+    cfg = small_config(base, data, tmp_path, batch_size=8, stop__steps=2)
+    found = train(cfg, 1, lambda recipe: (len(passes), reads.found))
     assert found == [(4, [])]
 
 
 def test_adapters_on_a_cpu_drop_by_few_bits(base, data, tmp_path):
-    overrides = overrides_for(base, data, tmp_path, model__lora_dropout=0.1)
+    settings = {"model__lora_dropout": 0.1, "stop__steps": 1}
 
     def dropouts(recipe):
         return {type(m).__name__ for m in recipe._model.modules() if hasattr(m, "p")}
 
-    found = train(make_config([*overrides, "stop.steps=1"]), 1, dropouts)
+    found = train(small_config(base, data, tmp_path, **settings), 1, dropouts)
     assert found == [{"QuickDropout"}]

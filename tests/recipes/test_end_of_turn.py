@@ -3,7 +3,7 @@
 import pytest
 
 from erjepa.training.step.passes import Passes
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.runs import small_config, train
 
 
 def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
@@ -17,7 +17,7 @@ def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
         return original(self, batches, *args, **kwargs)
 
     monkeypatch.setattr(Passes, "forward_backward", recorded)
-    cfg = make_config(overrides_for(base, data, output_dir, stop__steps=3, **overrides))
+    cfg = small_config(base, data, output_dir, stop__steps=3, **overrides)
     ((end, passes),) = train(
         cfg, 1, lambda recipe: (recipe._prepared.dataset[0].target[-1], list(passes))
     )
@@ -34,12 +34,3 @@ def test_paths_with_the_end_of_turn(base, data, tmp_path, monkeypatch, choice):
     in_new, in_replay = choice in ("all", "new"), choice in ("all", "replay")
     assert all(ends == pairs * in_new for pairs, ends in new)
     assert all(ends == pairs * in_replay for pairs, ends in replayed)
-
-
-def test_an_unknown_choice(base, data, tmp_path):
-    overrides = overrides_for(base, data, tmp_path, train_end_of_turn="some")
-    with pytest.raises(
-        ValueError,
-        match="train_end_of_turn: input should be 'all', 'new', 'replay' or 'none'",
-    ):
-        make_config(overrides)

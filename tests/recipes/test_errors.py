@@ -16,7 +16,7 @@ from erjepa.objective.loss import JEPALoss
 from erjepa.training.model.sharding import local_part
 from tests.harness.data import write_records
 from tests.harness.models import write_base
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.runs import small_config, train
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def base(tmp_path_factory):
 def attempt(base, data, tmp_path):
     def run(source=data, **overrides):
         output_dir = tmp_path / "out"
-        train(make_config(overrides_for(base, source, output_dir, **overrides)))
+        train(small_config(base, source, output_dir, **overrides))
 
     return run
 
@@ -100,7 +100,7 @@ def test_bad_values(attempt, overrides, message):
 def test_skipping_long_pairs_counts_them(base, data, tmp_path):
     # Loading empty weights fails, which is after the pairs were dealt with.
     overrides = {"max_seq_len": 200, "skip_too_long": True}
-    cfg = make_config(overrides_for(base, data, tmp_path, **overrides))
+    cfg = small_config(base, data, tmp_path, **overrides)
     with pytest.raises(ValueError, match="Unable to load checkpoint"):
         train(cfg)
 
@@ -189,7 +189,7 @@ def test_a_run_that_diverges_says_how_to_resume_from_its_newest_good_checkpoint(
     def config(lr, **more):
         every = {"save_every_n_steps": 1, "keep_last_n": 1, "epochs": 1}
         settings = {**every, "optimizer__lr": lr, **overrides, **more}
-        return make_config(overrides_for(base, data, out, **settings))
+        return small_config(base, data, out, **settings)
 
     def diverge(**more):
         with pytest.raises(RuntimeError, match=message) as error:
@@ -222,11 +222,10 @@ class ExplodingLoss(JEPALoss):
 def test_non_finite_gradient_stops_before_the_update(tmp_path):
     base = write_base(tmp_path / "base")
     data = write_records(tmp_path / "train.jsonl", 20)
-    overrides = overrides_for(
-        base, data, tmp_path / "out", loss=f"{__name__}.ExplodingLoss"
-    )
+    loss = f"{__name__}.ExplodingLoss"
+    cfg = small_config(base, data, tmp_path / "out", loss=loss)
     with pytest.raises(
         RuntimeError, match=r"gradient is not finite at step 1.*train.jsonl:\d+"
     ):
-        train(make_config(overrides))
+        train(cfg)
     assert not list((tmp_path / "out").glob("epoch_*"))

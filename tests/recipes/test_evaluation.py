@@ -1,8 +1,8 @@
 """The evaluation recipe scores the checkpoints of a training run."""
 
+import functools
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,9 @@ from tests.harness.cases import some_of
 from tests.harness.ranks import on_ranks
 from tests.harness.runs import (
     evaluate,
-    make_config,
-    overrides_for,
+    paired,
     predictions,
+    small_config,
     tiny,
     train,
 )
@@ -256,7 +256,7 @@ def test_killed_and_resumed(trained, tmp_path, world_size, monkeypatch):
     with part.open("a") as torn:
         torn.write('{"id": 3, "out')  # as if killed within a write
     bar = (tmp_path / "bar").open("w+")
-    monkeypatch.setattr(evaluate_erjepa, "tqdm", partial(tqdm, file=bar))
+    monkeypatch.setattr(evaluate_erjepa, "tqdm", functools.partial(tqdm, file=bar))
     summary = evaluate(cfg, world_size)
     assert predictions(tmp_path / "killed", "epoch_0") == expected
     assert not list(folder.glob("part_*"))
@@ -366,23 +366,22 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     turns = [("user", "say ab"), ("assistant", "ab")]
     record = {"messages": [{"role": r, "content": c} for r, c in turns]}
     data.write_text((json.dumps(record) + "\n") * 60)
-    overrides = overrides_for(
-        base, data, tmp_path / "out", epochs=1, optimizer__lr=3e-2, batch_size=1
+    config = functools.partial(
+        small_config,
+        *(base, data, tmp_path / "out"),
+        **{"epochs": 1, "optimizer__lr": 3e-2, "batch_size": 1, "max_new_tokens": 6},
+        **{**paired("eval_dataset", data), "eval_dataset.max_examples": 1},
+        task="null",
+        save_adapter_weights_only=True,
     )
-    overrides += [
-        "eval_dataset=erjepa.datasets.paired_dataset",
-        f"eval_dataset.source={data}",
-        *("max_new_tokens=6", "task=null", "save_adapter_weights_only=True"),
-        "eval_dataset.max_examples=1",
-    ]
-    cfg = make_config(overrides)
-    train(cfg, 1)
+    cfg = config()
+    train(cfg)
     summary = evaluate(cfg)
     assert (summary.task, summary.accuracy) == ("exact_match", 1)
     assert summary.targets_in_train == 1  # it is the pair trained on
     assert summary.unseen_pairs is summary.unseen_targets is None
     for source in ("null", tmp_path / "gone.jsonl"):
-        unknown = evaluate(make_config([*overrides, f"dataset.source={source}"]))
+        unknown = evaluate(config(dataset__source=source))
         assert (unknown.accuracy, unknown.targets_in_train) == (1, None)
 
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from erjepa.utils.summary import read_summary
 from erjepa_recipe import evaluate_erjepa
 from tests.harness.ranks import on_ranks
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.runs import make_config, paired, small_config, train
 
 FIRST = {"say x": "ab", "say yy": "cd", "say zzz": "ef"}
 SECOND = {"say x": "ab", "say yy": "ef"}
@@ -32,10 +32,8 @@ def config(base, folder, name, *more, **overrides):
     """Trains on copies of the pairs that it is scored on, so that they are learned by heart."""
     settings = {**SFT, "optimizer__lr": 3e-2, "max_new_tokens": 6, **overrides}
     data = folder / f"{name}_train.jsonl"
-    given = overrides_for(base, data, folder / name, **settings)
-    given += ["eval_dataset=erjepa.datasets.paired_dataset", "task=null"]
-    given += [f"eval_dataset.source={folder / name}.jsonl", *more]
-    return make_config(given)
+    settings |= {"task": "null", **paired("eval_dataset", folder / f"{name}.jsonl")}
+    return small_config(base, data, folder / name, *more, **settings)
 
 
 def run(cfg, inspect, ranks=1):

@@ -10,7 +10,7 @@ import pytest
 
 from erjepa.checkpoints import checkpoint, space
 from erjepa.training.run.saving import RunCheckpoints
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.runs import small_config, train
 
 Usage = namedtuple("Usage", "total used free")
 RESUME = "resume_from_checkpoint=True"
@@ -21,10 +21,9 @@ def base(deep_base):
     return deep_base
 
 
-def overrides(base, data, output_dir):
-    return overrides_for(
-        base, data, output_dir, epochs=1, save_every_n_steps=2, replay__weight=0
-    )
+def config(base, data, output_dir, **overrides):
+    settings = {"epochs": 1, "save_every_n_steps": 2, "replay__weight": 0}
+    return small_config(base, data, output_dir, **settings, **overrides)
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_a_full_disk_is_said_in_words_and_the_run_goes_on_later(
 
     monkeypatch.setattr(RunCheckpoints, "save", save_and_fill)
     with pytest.raises(OSError) as error:
-        train(make_config(overrides(base, data, out)))
+        train(config(base, data, out))
     said = str(error.value)
     assert f"output_dir={out}: no room for epoch_0_step_4, which takes about " in said
     assert re.search(r" MB; \d+\.\d kB are free\. epoch_0_step_2 is complete", said)
@@ -64,16 +63,16 @@ def test_a_full_disk_is_said_in_words_and_the_run_goes_on_later(
     assert not (out / checkpoint.SCRATCH).exists()
     monkeypatch.undo()
     with pytest.raises(OSError, match=r"a checkpoint takes about .* MB, and .* kB are"):
-        train(make_config([*overrides(base, data, out), RESUME]))
+        train(config(base, data, out, resume_from_checkpoint=True))
     (small_disk / "filler").unlink()
-    train(make_config([*overrides(base, data, out), RESUME]))
+    train(config(base, data, out, resume_from_checkpoint=True))
     assert checkpoint.latest(out).name == "epoch_0"
 
 
 def test_room_is_looked_at_before_training(base, data, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(space.shutil, "disk_usage", lambda _: Usage(0, 0, 10_000_000))
     with pytest.raises(OSError, match="takes about 3.* MB, and 10.0 MB are free. Free"):
-        train(make_config(overrides(base, data, tmp_path)))
+        train(config(base, data, tmp_path))
     assert not (tmp_path / "logs").exists()
 
 
@@ -83,7 +82,7 @@ def test_other_errors_of_a_save_stay_what_they_are(base, data, tmp_path, monkeyp
 
     monkeypatch.setattr(RunCheckpoints, "_export", fail)
     with pytest.raises(RuntimeError, match="something else"):
-        train(make_config(overrides(base, data, tmp_path)), 2)
+        train(config(base, data, tmp_path), 2)
     assert not (tmp_path / checkpoint.SCRATCH).exists()
 
 
@@ -99,7 +98,7 @@ def test_a_folder_that_is_deleted_is_no_success(base, data, tmp_path, monkeypatc
     with pytest.raises(
         FileNotFoundError, match="was deleted or replaced while the run"
     ):
-        train(make_config(overrides(base, data, out)))
+        train(config(base, data, out))
     assert not out.exists()
 
 
@@ -109,7 +108,7 @@ def test_sizes(base, data, tmp_path):
     def foretold(recipe):
         return recipe._checkpoints._sizes.resumable - space._BESIDE
 
-    (size,) = train(make_config(overrides(base, data, tmp_path)), 1, foretold)
+    (size,) = train(config(base, data, tmp_path), 1, foretold)
     files = [p for p in (tmp_path / "epoch_0").rglob("*") if p.is_file()]
     taken = sum(path.stat().st_size for path in files)
     assert 0.9 < taken / size < 1.5

@@ -19,14 +19,13 @@ from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from tests.harness.models import BASE_SHAPE, base_weights
 from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
-    FULL,
     FULL_BUILDER,
     assert_same,
     deterministic,
     evaluate,
-    make_config,
-    overrides_for,
+    paired,
     read_metrics,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -40,8 +39,7 @@ Recipe = recipe.FinetuneRecipeERJEPA
 
 def config(base, data, output_dir, *more, **overrides):
     settings = {"model": FULL_BUILDER, "optimizer__lr": 1e-3, **overrides}
-    overrides = overrides_for(base, data, output_dir, **settings)
-    return make_config([*overrides, *more], FULL)
+    return small_config(base, data, output_dir, *more, **settings)
 
 
 def test_the_next_run_starts_from_whole_weights(base, data, tmp_path):
@@ -180,11 +178,8 @@ def test_killed_and_resumed(base, data, tmp_path, world_size, dtype):
 
 def test_checkpoints_leave_and_are_scored(base, data, tmp_path):
     """In transformers, and by the evaluation; those at FLOPs and the best as well."""
-    pairs = [
-        "eval_dataset=erjepa.datasets.paired_dataset",
-        f"eval_dataset.source={data}",
-    ]
     settings = {
+        **paired("eval_dataset", data),
         "optimizer__lr": 1e-2,
         "epochs": 1,
         "checkpoint_at_flops": "[1.0]",
@@ -193,8 +188,8 @@ def test_checkpoints_leave_and_are_scored(base, data, tmp_path):
         "max_new_tokens": 4,
         "eval_batch_size": 44,
     }
-    pairs.append("~eval_dataset.subset")
-    cfg = config(base, data, tmp_path, *pairs, **settings)
+    without = "~eval_dataset.subset"
+    cfg = config(base, data, tmp_path, without, **settings)
     (logits,) = train(cfg, 1, lambda run: logits_of(run._model.decoder))
     assert (logits_of(from_pretrained(base)) - logits).abs().max() > 0.1
     for name in ("epoch_0", "best"):
@@ -210,7 +205,7 @@ def test_checkpoints_leave_and_are_scored(base, data, tmp_path):
     summary = evaluate(cfg)
     assert summary.weights == "full" and summary.checkpoint.endswith("epoch_0")
     with pytest.raises(ValueError, match="merged=True, but the model has no adapters"):
-        evaluate(config(base, data, tmp_path, *pairs, merged=True, **settings))
+        evaluate(config(base, data, tmp_path, without, merged=True, **settings))
 
 
 @pytest.mark.parametrize(
@@ -226,8 +221,7 @@ def test_keys_that_are_for_adapters(base, data, tmp_path, overrides, message):
 
 
 def test_resuming_keeps_what_is_trained(base, data, tmp_path):
-    adapters = overrides_for(base, data, tmp_path, stop__steps=1)
-    train(make_config(adapters))
+    train(small_config(base, data, tmp_path, stop__steps=1))
     resumed = {"resume_from_checkpoint": True, "stop__steps": 2}
     with pytest.raises(ValueError, match="lora_llama3_2 there, .*llama3_2 here"):
         train(config(base, data, tmp_path, **resumed))

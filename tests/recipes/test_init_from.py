@@ -10,13 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
-from tests.harness.runs import assert_same, make_config, overrides_for, train
+from tests.harness.runs import assert_same, small_config, train
 
 SETTINGS = {"batch_size": 8, "epochs": 1, "replay__selection": "uniform"}
 
 
 def config(base, data, output_dir, **overrides):
-    return make_config(overrides_for(base, data, output_dir, **SETTINGS, **overrides))
+    return small_config(base, data, output_dir, **SETTINGS, **overrides)
 
 
 def trained_weights(recipe):

@@ -13,10 +13,9 @@ from erjepa.replay import EpisodicReplay
 from erjepa.training.run.steps import TrainingPairs
 from tests.harness.runs import (
     INVARIANT,
-    make_config,
     memory_of,
-    overrides_for,
     read_metrics,
+    small_config,
     train,
 )
 
@@ -37,7 +36,7 @@ def run(base, data, output_dir, world_size, batch_size, accumulation, **override
         "gradient_accumulation_steps": accumulation,
         **overrides,
     }
-    cfg = make_config(overrides_for(base, data, output_dir, **overrides))
+    cfg = small_config(base, data, output_dir, **overrides)
     memories = train(cfg, world_size, memory_of)
     return read_metrics(output_dir), memories
 
@@ -97,7 +96,7 @@ def test_a_rank_whose_memory_differs_ends_the_run(
 
     refresh = EpisodicReplay.refresh
     monkeypatch.setattr(EpisodicReplay, "refresh", perturbed)
-    overrides = overrides_for(
+    cfg = small_config(
         *(base, data, tmp_path),
         replay__selection=selection,
         replay__capacity=capacity,
@@ -105,7 +104,7 @@ def test_a_rank_whose_memory_differs_ends_the_run(
         save_every_n_steps=1,
     )
     with pytest.raises(RuntimeError, match=f"rank 1 differs .* rank 0 at step {step}"):
-        train(make_config(overrides), 2)
+        train(cfg, 2)
     assert len(read_metrics(tmp_path)) == step - 1
 
 
@@ -114,7 +113,7 @@ def test_ranks_that_read_other_pairs_are_named(base, data, tmp_path, monkeypatch
     monkeypatch.setattr(
         TrainingPairs, "data", property(lambda self: {"pairs": f"of {self._rank}"})
     )
-    cfg = make_config(overrides_for(base, data, tmp_path, batch_size=2))
+    cfg = small_config(base, data, tmp_path, batch_size=2)
     with pytest.raises(
         ValueError, match=r"rank 1 reads other pairs \(of 1\) than rank 0"
     ):

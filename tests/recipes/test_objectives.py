@@ -11,9 +11,8 @@ from tests.harness.runs import (
     COUNTED,
     TIMED,
     deterministic,
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     train,
 )
 
@@ -33,7 +32,7 @@ RUNS = {
 
 def run(base, data, output_dir, world_size=1, inspect=None, **overrides):
     settings = {"batch_size": 8, "replay__budget": 6, "stop__steps": 5, **overrides}
-    cfg = make_config(overrides_for(base, data, output_dir, **settings))
+    cfg = small_config(base, data, output_dir, **settings)
     result = train(cfg, world_size, inspect)
     return read_metrics(output_dir), result
 

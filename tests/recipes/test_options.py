@@ -12,11 +12,15 @@ from erjepa.checkpoints import checkpoint
 from erjepa.objective import JEPALoss
 from tests.harness.cases import some_of
 from tests.harness.models import write_base
-from tests.harness.runs import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import (
+    read_metrics,
+    small_config,
+    train,
+)
 
 
 def run(base, data, output_dir, world_size=1, **overrides):
-    cfg = make_config(overrides_for(base, data, output_dir, **overrides))
+    cfg = small_config(base, data, output_dir, **overrides)
     train(cfg, world_size)
     return read_metrics(output_dir)
 
@@ -77,7 +81,7 @@ class DoubledDistance(JEPALoss):
 
 def test_the_memory_and_the_log_ask_the_loss_for_its_distance(base, data, tmp_path):
     loss = f"{__name__}.{DoubledDistance.__name__}"
-    cfg = make_config(overrides_for(base, data, tmp_path, loss=loss, stop__steps=1))
+    cfg = small_config(base, data, tmp_path, loss=loss, stop__steps=1)
     (scores,) = train(
         cfg, 1, lambda recipe: recipe._memory.replay.memory.scores.tolist()
     )
@@ -94,8 +98,8 @@ def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_pat
         (packed,), (expected,) = (part[0, [0, 1, 2]] for part in (given, own))
         return packed.tokens.equal(expected.tokens)
 
-    overrides = overrides_for(base, data, tmp_path, stop__steps=1)
-    assert train(make_config(overrides), 1, give) == [True]
+    cfg = small_config(base, data, tmp_path, stop__steps=1)
+    assert train(cfg, 1, give) == [True]
 
 
 @pytest.mark.parametrize("world_size", some_of([1, 2], [2]))

@@ -25,9 +25,8 @@ from tests.harness.runs import (
     assert_same,
     deterministic,
     evaluate,
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -52,7 +51,7 @@ def earlier(base, data, tmp_path_factory):
     """A run on other data, whose memory has 20 slots."""
     output_dir = tmp_path_factory.mktemp("earlier")
     settings = {"replay__capacity": 20, "replay__selection": "uniform", "epochs": 1}
-    train(make_config(overrides_for(base, data, output_dir, batch_size=8, **settings)))
+    train(small_config(base, data, output_dir, batch_size=8, **settings))
     return output_dir
 
 
@@ -76,9 +75,7 @@ def config(base, sources, output_dir, weights=None, **overrides):
         "max_new_tokens": 6,
         **overrides,
     }
-    given = overrides_for(base, "", output_dir, **settings)
-    given = [override for override in given if not override.startswith("dataset")]
-    return make_config([*given, f"dataset={json.dumps(listed(sources, weights))}"])
+    return small_config(base, listed(sources, weights), output_dir, **settings)
 
 
 def test_numbers_of_each_dataset_are_those_of_its_pairs(

@@ -12,9 +12,8 @@ from erjepa.training.model.adapters import initial_adapter_state
 from tests.harness.cases import some_of
 from tests.harness.models import write_base
 from tests.harness.runs import (
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     train,
     watch_gradients,
 )
@@ -64,7 +63,7 @@ def test_trained_in_float32_computed_in_bfloat16(
     for world_size in (1, 2):
         output_dir = tmp_path / str(world_size)
         overrides = BF16 | ADAPTERS[adapter] | {"batch_size": 4 // world_size}
-        cfg = make_config(overrides_for(base_of, data, output_dir, **overrides))
+        cfg = small_config(base_of, data, output_dir, **overrides)
         for found in train(cfg, world_size, dtypes):
             assert found == {
                 "predictor": torch.float32,
@@ -87,7 +86,7 @@ def test_a_model_with_dora_starts_as_its_base(base, data, tmp_path):
     for adapter in ("lora", "dora"):
         overrides = BF16 | ADAPTERS[adapter] | {"stop__steps": 1}
         output_dir = tmp_path / adapter
-        cfg = make_config(overrides_for(base, data, output_dir, **overrides))
+        cfg = small_config(base, data, output_dir, **overrides)
         train(cfg)
         first[adapter] = read_metrics(output_dir)[0]["lm_loss"]
     assert first["dora"] == first["lora"]
@@ -115,7 +114,7 @@ def updates(base, data, tmp_path_factory):
         paper = {"optimizer__lr": 1e-5, "lr_scheduler__num_warmup_steps": 0}
         paper["stop__steps"] = 10
         output_dir = tmp_path_factory.mktemp(name)
-        cfg = make_config(overrides_for(base, data, output_dir, **paper, **precision))
+        cfg = small_config(base, data, output_dir, **paper, **precision)
         (found[name],) = train(cfg, 1, changes)
     return found
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.harness.runs import TIMED, make_config, overrides_for, read_metrics, train
+from tests.harness.runs import TIMED, read_metrics, small_config, train
 
 PROBED = {
     "gradient_cosine",
@@ -24,7 +24,7 @@ PROBED = {
 def run(base, data, output_dir, world_size=1, **overrides):
     settings = {"replay__weight": 0.7, "batch_size": 4 // world_size, "stop__steps": 6}
     settings |= overrides
-    train(make_config(overrides_for(base, data, output_dir, **settings)), world_size)
+    train(small_config(base, data, output_dir, **settings), world_size)
     return read_metrics(output_dir)
 
 

@@ -23,9 +23,8 @@ from tests.harness.runs import (
     TIMED,
     assert_same,
     deterministic,
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -56,7 +55,7 @@ def config(base, data, output_dir, **overrides):
         "model__lora_dropout": 0.1,
         **overrides,
     }
-    return make_config(overrides_for(base, data, output_dir, **settings))
+    return small_config(base, data, output_dir, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,9 @@ from tests.harness.runs import (
     INVARIANT,
     assert_same,
     deterministic,
-    make_config,
     memory_of,
-    overrides_for,
     read_metrics,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -35,7 +34,7 @@ JEPA = {**SHARE, "loss__jepa_weight": 1.0, "replay__score": "jepa"}
 
 
 def config(base, data, output_dir, **overrides):
-    return make_config(overrides_for(base, data, output_dir, **{**SHARE, **overrides}))
+    return small_config(base, data, output_dir, **{**SHARE, **overrides})
 
 
 @pytest.mark.parametrize("settings", [SHARE, JEPA], ids=["token loss", "JEPA loss"])

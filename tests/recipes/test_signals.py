@@ -23,9 +23,9 @@ from tests.harness.runs import (
     TUNE,
     assert_same,
     deterministic,
-    make_config,
     overrides_for,
     read_metrics,
+    small_config,
     state,
     train,
 )
@@ -33,9 +33,7 @@ from tests.harness.runs import (
 RESUME = "resume_from_checkpoint=True"
 
 
-def overrides(base, data, output_dir, **more):
-    settings = {"model__lora_dropout": 0.1, "stop__steps": 8, **more}
-    return overrides_for(base, data, output_dir, **settings)
+SETTINGS = {"model__lora_dropout": 0.1, "stop__steps": 8}
 
 
 def signal_rank(rank, step, number):
@@ -55,7 +53,7 @@ def signal_rank(rank, step, number):
 @pytest.fixture(scope="module")
 def uninterrupted(base, data, tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("uninterrupted")
-    (final, _) = train(make_config(overrides(base, data, output_dir)), 2, state)
+    (final, _) = train(small_config(base, data, output_dir, **SETTINGS), 2, state)
     return output_dir, final
 
 
@@ -71,7 +69,7 @@ def test_ranks_stop_at_one_step_and_the_run_goes_on_as_it_was(
 
     def stopped():
         signal_rank(rank, step, number)
-        recipe = Recipe(make_config(overrides(base, data, part)))
+        recipe = Recipe(small_config(base, data, part, **SETTINGS))
         recipe.setup()
         recipe.train()
         return recipe.exit_code, recipe._progress.steps
@@ -80,7 +78,7 @@ def test_ranks_stop_at_one_step_and_the_run_goes_on_as_it_was(
     name = "epoch_0" if step == 6 else f"epoch_0_step_{step}"
     assert [p.name for p in checkpoint.resumable_checkpoints(part)] == [name]
     assert len(read_metrics(part)) == step
-    (mine, _) = train(make_config([*overrides(base, data, part), RESUME]), 2, state)
+    (mine, _) = train(small_config(base, data, part, RESUME, **SETTINGS), 2, state)
     assert_same(mine, expected)
     assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
 
@@ -89,7 +87,7 @@ def test_a_signal_before_the_first_step_leaves_nothing_to_go_on_from(
     base, data, tmp_path
 ):
     def stopped():
-        recipe = Recipe(make_config(overrides(base, data, tmp_path)))
+        recipe = Recipe(small_config(base, data, tmp_path, **SETTINGS))
         recipe.setup()
         recipe._stop_signals._note(signal.SIGTERM)
         recipe.train()
@@ -149,7 +147,9 @@ def test_votes_of_ranks():
 class Run:
     """``tune run`` of a long run, its output read until it trains."""
 
-    def __init__(self, launcher, arguments, output_dir):
+    def __init__(self, base, data, output_dir, *launcher, **more):
+        settings = {**SETTINGS, "epochs": 1000, "stop__steps": "null", **more}
+        arguments = overrides_for(base, data, output_dir, **settings)
         command = ["run", *launcher, "erjepa_recipe", "--config", "llama3_2_1b_synth"]
         self.command = ["tune", *command, *arguments]
         self.log = output_dir.with_suffix(".txt")
@@ -190,10 +190,7 @@ def lives(pid):
 @pytest.mark.slow
 def test_sigterm_of_a_whole_group_of_one_process(base, data, tmp_path):
     """As Slurm sends it: to the workers of the data loader, too."""
-    arguments = overrides(
-        base, data, tmp_path / "out", epochs=1000, stop__steps="null", num_workers=1
-    )
-    run = Run([], arguments, tmp_path / "out")
+    run = Run(base, data, tmp_path / "out", num_workers=1)
     for pid in (*run.ranks(), run.process.pid):  # its workers, and itself
         os.kill(pid, signal.SIGTERM)
     assert run.process.wait(timeout=30) == 143
@@ -258,12 +255,7 @@ def test_a_rank_ends_with_its_launcher(monkeypatch):
 
 @pytest.mark.slow
 def test_two_ranks_end_with_their_launcher(base, data, tmp_path):
-    out = tmp_path / "out"
-    run = Run(
-        ["--nproc_per_node", "2"],
-        overrides(base, data, out, epochs=1000, stop__steps="null"),
-        out,
-    )
+    run = Run(base, data, tmp_path / "out", "--nproc_per_node", "2")
     ranks = run.ranks()
     assert len(ranks) == 2
     run.process.kill()
@@ -274,8 +266,7 @@ def test_two_ranks_end_with_their_launcher(base, data, tmp_path):
 @pytest.mark.slow
 def test_sigint_to_the_launcher_of_two_ranks(base, data, tmp_path):
     out = tmp_path / "out"
-    arguments = overrides(base, data, out, epochs=1000, stop__steps="null")
-    run = Run(["--nproc_per_node", "2"], arguments, out)
+    run = Run(base, data, out, "--nproc_per_node", "2")
     ranks = run.ranks()
     assert len(ranks) == 2
     run.process.send_signal(signal.SIGINT)

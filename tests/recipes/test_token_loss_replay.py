@@ -24,10 +24,9 @@ from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     assert_same,
     deterministic,
-    make_config,
     memory_of,
-    overrides_for,
     read_metrics,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -42,7 +41,7 @@ LM = {
 
 def run(base, data, output_dir, ranks=1, inspect=None, **overrides):
     settings = {"batch_size": 8 // ranks, "stop__steps": 4, **LM, **overrides}
-    cfg = make_config(overrides_for(base, data, output_dir, **settings))
+    cfg = small_config(base, data, output_dir, **settings)
     return train(cfg, ranks, inspect)[0]
 
 
@@ -185,9 +184,9 @@ def test_ranks_and_kills_change_nothing(base, data, tmp_path, weight):
     killed = {**LM, **settings, "save_every_n_steps": 2, "batch_size": 8}
     part = tmp_path / "part"
     arm = functools.partial(kill_at_call, Recipe, "_train_step", 5)
-    train_and_kill(make_config(overrides_for(base, data, part, **killed)), 1, arm)
+    train_and_kill(small_config(base, data, part, **killed), 1, arm)
     killed["resume_from_checkpoint"] = True
-    (mine,) = train(make_config(overrides_for(base, data, part, **killed)), 1, state)
+    (mine,) = train(small_config(base, data, part, **killed), 1, state)
     whole = run(base, data, tmp_path / "whole", 1, state, **settings)
     assert_same(mine, whole)
     ours, theirs = (deterministic(read_metrics(p)) for p in (part, tmp_path / "whole"))

@@ -9,9 +9,9 @@ from tests.harness.data import REAL_DATA
 from tests.harness.ranks import free_port
 from tests.harness.runs import (
     finish,
-    make_config,
     overrides_for,
     read_metrics,
+    small_config,
     start_tune,
     train,
 )
@@ -74,7 +74,7 @@ def test_resumed_on_ranks_with_hash_seeds_of_their_own(base, data, tmp_path):
     """Forked ranks, as in most tests, have the same one, and so the same order of sets."""
     settings = {"ema_decay": 0.9, "save_every_n_steps": 2, "epochs": 1}
     whole, part = tmp_path / "whole", tmp_path / "part"
-    train(make_config(overrides_for(base, data, whole, **settings, stop__steps=4)), 2)
+    train(small_config(base, data, whole, **settings, stop__steps=4), 2)
     keys = overrides_for(base, data, part, **settings)
     command = ["--nproc_per_node", 2, "erjepa_recipe", "--config", "llama3_2_1b_synth"]
     for steps in (2, 4):
@@ -93,9 +93,9 @@ def test_resumed_on_ranks_with_hash_seeds_of_their_own(base, data, tmp_path):
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real NL-RX-SYNTH")
 def test_real_pairs(base, tmp_path):
     """20 steps on the real file, on 2 ranks; the loss falls and the memory fills."""
-    overrides = overrides_for(
+    cfg = small_config(
         base,
-        "unused",
+        REAL_DATA / "nl_rx",
         tmp_path,
         dataset="erjepa.datasets.nl_rx_dataset",
         max_steps_per_epoch=20,
@@ -104,9 +104,7 @@ def test_real_pairs(base, tmp_path):
         max_seq_len=1024,
         optimizer__lr=1e-2,
     )
-    overrides = [o for o in overrides if not o.startswith("dataset.source")]
-    source = REAL_DATA / "nl_rx"
-    train(make_config([*overrides, f"dataset.source={source}"]), 2)
+    train(cfg, 2)
     metrics = read_metrics(tmp_path)
     assert [m["memory_size"] for m in metrics] == [16 * step for step in range(1, 21)]
     assert metrics[0]["replayed"] == 0

@@ -22,9 +22,8 @@ from tests.harness.ranks import kill_at_call, on_ranks
 from tests.harness.runs import (
     assert_same,
     deterministic,
-    make_config,
-    overrides_for,
     read_metrics,
+    small_config,
     state,
     train,
     train_and_kill,
@@ -46,7 +45,7 @@ def config(base, data, output_dir, *more, **overrides):
         "save_adapter_weights_only": True,
         **overrides,
     }
-    return make_config([*overrides_for(base, data, output_dir, **settings), *more])
+    return small_config(base, data, output_dir, *more, **settings)
 
 
 def validations(output_dir):

@@ -14,7 +14,7 @@ from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.training.run.prepared import PreparedRun
 from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
-from tests.harness.runs import FULL, FULL_BUILDER, make_config, overrides_for, train
+from tests.harness.runs import FULL_BUILDER, make_config, small_config, train
 
 LORA = {}
 EVERY_WEIGHT = {"model": FULL_BUILDER, "dtype": "bf16"}
@@ -65,17 +65,8 @@ def held(recipe):
     ("overrides", "ranks"), [(LORA, 1), (LORA, 2), (EVERY_WEIGHT, 2)], ids=str
 )
 def test_a_run_holds_what_is_counted(base, data, tmp_path, overrides, ranks):
-    name = FULL if "model" in overrides else "llama3_2_1b_synth"
-    settings = overrides_for(
-        base,
-        data,
-        tmp_path,
-        batch_size=2,
-        stop__steps=1,
-        replay__capacity=50,
-        **overrides,
-    )
-    cfg = make_config(settings, name)
+    settings = {"batch_size": 2, "stop__steps": 1, "replay__capacity": 50, **overrides}
+    cfg = small_config(base, data, tmp_path, **settings)
     measured = train(cfg, ranks, held)[0]
     parts = counted(cfg, ranks)
     assert {name: parts[name] for name in measured} == measured

@@ -12,7 +12,7 @@ from erjepa.commands.memory.prompt import prompt_embedding
 from erjepa.commands.memory.reading import address_table, nearest, read_slots
 from erjepa.training.model import device
 from tests.harness.data import write_records
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.runs import small_config, train
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def earlier(base, data, tmp_path_factory):
     """A run whose adapter does something."""
     folder = tmp_path_factory.mktemp("earlier")
     settings = {"epochs": 1, "batch_size": 11, "optimizer__lr": 0.02}
-    train(make_config(overrides_for(base, data, folder, **settings)))
+    train(small_config(base, data, folder, **settings))
     return folder
 
 
@@ -36,21 +36,20 @@ def test_a_stored_source_finds_its_own_slot(
 ):
     """Nothing is learnt, so addresses in the memory are those of the model in the end."""
     more = write_records(tmp_path / "more.jsonl", 8, seed=3)
-    overrides = overrides_for(
+    paired = {"_component_": "erjepa.datasets.paired_dataset"}
+    parts = [
+        {**paired, "source": str(source), "weight": weight}
+        for source, weight in ((data, 1), (more, 2))
+    ]
+    cfg = small_config(
         base,
-        data,
+        parts,
         tmp_path / "run",
         **{"epochs": 1, "batch_size": 8, "stop__steps": 2, "optimizer__lr": 0.0},
         **{"init_from": earlier, "replay__init_from": earlier, **settings},
         replay__init_addresses="recomputed",
     )
-    parts = ", ".join(
-        "{_component_: erjepa.datasets.paired_dataset, "
-        f"source: {source}, weight: {weight}}}"
-        for source, weight in ((data, 1), (more, 2))
-    )
-    overrides = [o for o in overrides if not o.startswith("dataset")]
-    train(make_config([*overrides, f"dataset=[{parts}]"]))
+    train(cfg)
     stored = open_memory(tmp_path / "run")
     slots, (table, _) = read_slots(stored), address_table(stored)
     assert len(slots) > 50

@@ -10,7 +10,7 @@ from torchtune.training import set_default_dtype
 
 from erjepa.commands.doctor.checks import rank_of
 from erjepa.training.model.sharding import reshards_after_forward, shard
-from tests.harness.runs import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import make_config, read_metrics, small_config, train
 
 STEPS = 4
 GROUPS = 3  # of parameters: two layers, and the rest
@@ -37,16 +37,14 @@ def run(base, data, output_dir, monkeypatch, **overrides):
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda: torch.device("cuda"))
     count("foreach_all_gather")
     count("foreach_reduce")
-    cfg = make_config(
-        overrides_for(
-            base,
-            data,
-            output_dir,
-            batch_size=2,
-            gradient_accumulation_steps=2,
-            stop__steps=STEPS,
-            **overrides,
-        )
+    cfg = small_config(
+        base,
+        data,
+        output_dir,
+        batch_size=2,
+        gradient_accumulation_steps=2,
+        stop__steps=STEPS,
+        **overrides,
     )
     (calls, _) = train(cfg, 2, lambda recipe: list(calls))
     gathers, reductions = map(calls.count, ("foreach_all_gather", "foreach_reduce"))

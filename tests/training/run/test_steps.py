@@ -9,15 +9,14 @@ import torch.distributed as dist
 
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.steps import TrainingPairs
-from tests.harness.runs import make_config, overrides_for
+from tests.harness.runs import small_config
 
 
 @pytest.fixture
 def prepared(base, data, monkeypatch):
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    overrides = overrides_for(base, data, "unused", loss__jepa_every=2)
-    cfg = make_config([o for o in overrides if "output_dir" not in o])
+    cfg = small_config(base, data, "unused", loss__jepa_every=2)
     return PreparedRun(cfg, torch.device("cpu"))
 
 
