@@ -87,20 +87,28 @@ def on_doomed_ranks(function: Callable[[], Any], world_size: int) -> None:
         process.join()
 
 
-def kill_at_call(owner: Any, name: str, call: int, *, after: bool = False) -> None:
-    """Make the ``call``-th call of ``owner.name`` kill the process, before or after it runs."""
-    original, calls = getattr(owner, name), itertools.count(1)
+def kill_at_call(
+    owner: Any, name: str, call: int, *, after: bool = False
+) -> Callable[[], None]:
+    """A function that makes the ``call``-th call of ``owner.name`` kill its process, before or
+    after it runs.
+    """
 
-    def lethal(*args, **kwargs):
-        doomed = next(calls) == call
-        if doomed and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*args, **kwargs)
-        if doomed:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+    def arm() -> None:
+        original, calls = getattr(owner, name), itertools.count(1)
 
-    setattr(owner, name, lethal)
+        def lethal(*args, **kwargs):
+            doomed = next(calls) == call
+            if doomed and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = original(*args, **kwargs)
+            if doomed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        setattr(owner, name, lethal)
+
+    return arm
 
 
 def free_port() -> int:

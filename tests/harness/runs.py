@@ -107,15 +107,40 @@ def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any
     return on_ranks(lambda: train_here(cfg, inspect), world_size)
 
 
-def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
-    """Train until ``arm()`` makes rank 0 die; then kill the others."""
+def kill_at_step(step: int) -> Callable[[], None]:
+    return kill_at_call(FinetuneRecipeERJEPA, "_train_step", step)
+
+
+def train_and_kill(cfg, world_size: int, kill: Callable[[], None]) -> None:
+    """Train until rank 0 dies where ``kill()`` made it; then kill the others."""
 
     def doomed():
         if utils.get_world_size_and_rank()[1] == 0:
-            arm()
+            kill()
         train_here(cfg, None)
 
     on_doomed_ranks(doomed, world_size)
+
+
+def assert_resumes(
+    config: Callable[..., Config],
+    folder: Path,
+    kill: Callable[[], None],
+    world_size: int = 1,
+) -> Any:
+    """A run that was killed and resumed ends as one that was not, in ``folder / "part"`` and
+    ``folder / "whole"``; return the state at the end.
+
+    Args:
+        config: of an output folder and overrides.
+    """
+    whole, part = folder / "whole", folder / "part"
+    expected = train(config(whole), world_size, state)[0]
+    train_and_kill(config(part), world_size, kill)
+    resumed = config(part, resume_from_checkpoint=True)
+    assert_same(train(resumed, world_size, state)[0], expected)
+    assert read_untimed(part) == read_untimed(whole)
+    return expected
 
 
 def train_here(cfg, inspect: Callable | None) -> Any:
@@ -130,12 +155,18 @@ def read_metrics(output_dir: Path) -> list[dict[str, float]]:
     return list(read_training_log(output_dir / "logs" / "metrics.txt").values())
 
 
+def read_untimed(output_dir: Path) -> list[dict[str, float]]:
+    """The metrics that are the same each time."""
+    steps = read_metrics(output_dir)
+    return [{k: v for k, v in step.items() if k not in TIMED} for step in steps]
+
+
 def evaluate(cfg, world_size=1, dies_at_batch=None):
     """Return the last summary, or None if rank 0 was killed at a batch."""
 
     def run():
         if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:
-            kill_at_call(evaluate_erjepa, "generate_answers", dies_at_batch)
+            kill_at_call(evaluate_erjepa, "generate_answers", dies_at_batch)()
         recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
         recipe.setup()
         return recipe.evaluate()
@@ -200,23 +231,29 @@ def watch_gradients(patch):
     return seen
 
 
-def state(recipe):
-    memory = recipe._memory.replay.memory
-    weights = {
-        name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone()
-        for name, p in recipe._model.named_parameters()
-        if p.requires_grad
+def trained_weights(recipe):
+    """A copy of them, whole, by their names in checkpoints."""
+    return {
+        name.removeprefix("decoder."): whole(weight)
+        for name, weight in recipe._model.named_parameters()
+        if weight.requires_grad
     }
-    return {"weights": weights, "memory": {"state": memory.state, **slots_of(memory)}}
 
 
-def slots_of(memory):
-    """A copy of the slots in use."""
-    return {name: tensor.clone() for name, tensor in memory.tensors().items()}
+def whole(weight):
+    """A copy of a weight, of which a rank may have a part."""
+    return getattr(weight, "full_tensor", lambda: weight)().detach().clone()
 
 
-def deterministic(metrics):
-    return [{k: v for k, v in m.items() if k not in TIMED} for m in metrics]
+def state(recipe):
+    memory = {"state": recipe._memory.replay.memory.state, **slots_of(recipe)}
+    return {"weights": trained_weights(recipe), "memory": memory}
+
+
+def slots_of(recipe):
+    """A copy of the memory's slots in use."""
+    tensors = recipe._memory.replay.memory.tensors()
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def assert_same(a, b):

@@ -14,6 +14,7 @@ from tests.harness.runs import (
     read_metrics,
     small_config,
     train,
+    trained_weights,
 )
 from tests.reference.slow_training import train_slowly
 
@@ -52,11 +53,7 @@ def result(recipe):
         "ids": memory.example_ids.tolist(),
         "scores": memory.scores.tolist(),
         "counts": memory.replay_counts.tolist(),
-        "weights": {
-            name.removeprefix("decoder."): p.detach()
-            for name, p in recipe._model.named_parameters()
-            if p.requires_grad
-        },
+        "weights": trained_weights(recipe),
     }
 
 

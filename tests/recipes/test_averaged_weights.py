@@ -4,7 +4,6 @@ The average of a run equals a plain loop over the weights of its steps; a run on
 killed and resumed run equal an uninterrupted one; the scored weights are the exported ones.
 """
 
-import functools
 import json
 
 import pytest
@@ -14,19 +13,17 @@ from peft import PeftModel
 from erjepa.checkpoints import checkpoint, space
 from erjepa.checkpoints.manifest import damage
 from erjepa.training.model.averaged import AveragedWeights
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    FinetuneRecipeERJEPA as Recipe,
-)
-from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     FULL_BUILDER,
     evaluate,
+    kill_at_step,
     make_config,
     predictions,
     small_config,
     tiny,
     train,
     train_and_kill,
+    whole,
 )
 from tests.harness.transformers_models import from_pretrained, logits_of
 from tests.reference.plain_average import plain_average
@@ -39,10 +36,6 @@ SHORT = {"max_steps_per_epoch": 4, "checkpoint_at_flops": BUDGETS}
 def config(base, data, output_dir, **overrides):
     settings = {"ema_decay": DECAY, "replay__selection": "uniform", **overrides}
     return small_config(base, data, output_dir, **settings)
-
-
-def whole(weight):
-    return getattr(weight, "full_tensor", lambda: weight)().detach().clone()
 
 
 def record_steps(monkeypatch):
@@ -150,8 +143,7 @@ def test_ranks_average_alike(base, data, tmp_path, unbroken):
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_and_resumed(base, data, tmp_path, unbroken, ranks):
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 6)
-    train_and_kill(config(base, data, tmp_path, **SHORT), 2, arm)
+    train_and_kill(config(base, data, tmp_path, **SHORT), 2, kill_at_step(6))
     resumed = {"resume_from_checkpoint": True, "batch_size": 8 // ranks}
     train(config(base, data, tmp_path, **SHORT, **resumed), ranks)
     expected = adapter(unbroken[0] / "epoch_1" / "ema")

@@ -15,15 +15,13 @@ from erjepa.commands.memory.create import create
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     INVARIANT,
-    assert_same,
-    deterministic,
+    assert_resumes,
+    kill_at_step,
     read_metrics,
     slots_of,
     small_config,
-    state,
     train,
     train_and_kill,
 )
@@ -53,14 +51,10 @@ def carry_on(base, data, output_dir, **overrides):
     return small_config(base, data, output_dir, **settings)
 
 
-def at_start(recipe):
-    return slots_of(recipe._memory.replay.memory)
-
-
 def read(recipe):
-    state = at_start(recipe)
-    where = [recipe._memory.where(i) for i in state["example_ids"].tolist()]
-    return {**state, "where": where}
+    slots = slots_of(recipe)
+    where = [recipe._memory.where(i) for i in slots["example_ids"].tolist()]
+    return {**slots, "where": where}
 
 
 def test_the_memory_is_carried_on_whole(base, data, earlier, other_data, tmp_path):
@@ -70,7 +64,7 @@ def test_the_memory_is_carried_on_whole(base, data, earlier, other_data, tmp_pat
         step = Recipe._train_step
 
         def first(self, *args):
-            seen.setdefault("start", at_start(self))
+            seen.setdefault("start", slots_of(self))
             return step(self, *args)
 
         patch.setattr(Recipe, "_train_step", first)
@@ -149,7 +143,7 @@ def test_carried_on_by_any_number_of_ranks(base, earlier, other_data, tmp_path):
             replay__init_from=earlier,
             replay__init_addresses="recomputed",
         )
-        memory, *_ = train(cfg, ranks, at_start)
+        memory, *_ = train(cfg, ranks, slots_of)
         runs[ranks] = read_metrics(output_dir), memory
     (one, memory), (two, other) = runs.values()
     assert [m["replayed"] for m in one] == [6, 6, 6]
@@ -167,14 +161,9 @@ def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tm
         "replay__retention": "reservoir",
         "log_example_errors": True,
     }
+    run = functools.partial(carry_on, base, other_data, **settings)
+    assert_resumes(run, tmp_path, kill_at_step(3))
     whole, part = tmp_path / "whole", tmp_path / "part"
-    (final,) = train(carry_on(base, other_data, whole, **settings), 1, state)
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 3)
-    train_and_kill(carry_on(base, other_data, part, **settings), 1, arm)
-    resumed = carry_on(base, other_data, part, resume_from_checkpoint=True, **settings)
-    (mine,) = train(resumed, 1, state)
-    assert_same(mine, final)
-    assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
     files = ("memory/slots.safetensors", "memory/memory.json", "memory/texts.jsonl")
     for file in files:
         ours, theirs = (out / "epoch_0" / file for out in (part, whole))
@@ -195,7 +184,7 @@ def test_a_run_starts_with_a_memory_that_was_made(base, data, other_data, tmp_pa
     create(made, small_config(base, data, "none"), number=10)
     settings = {"replay__init_from": made, "replay__init_addresses": "recomputed"}
     cfg = carry_on(base, other_data, tmp_path / "run", **settings)
-    (memory,) = train(cfg, 1, at_start)
+    (memory,) = train(cfg, 1, slots_of)
     assert int((memory["example_ids"] < 0).sum()) == 10
     assert [m["replayed"] for m in read_metrics(tmp_path / "run")] == [6, 6, 6]
     stored = open_memory(tmp_path / "run")
@@ -206,12 +195,11 @@ def test_a_run_resumes_without_the_pairs_that_were_deleted(
     base, earlier, other_data, tmp_path
 ):
     settings = {"replay__init_from": earlier, "log_example_errors": True}
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 3)
-    train_and_kill(carry_on(base, other_data, tmp_path, **settings), 1, arm)
+    train_and_kill(carry_on(base, other_data, tmp_path, **settings), 1, kill_at_step(3))
     about = open_memory(tmp_path).about
     forget(["forget", str(tmp_path), "--source", about.origins[0]])
     cfg = carry_on(base, other_data, tmp_path, resume_from_checkpoint=True, **settings)
-    (memory,) = train(cfg, 1, at_start)
+    (memory,) = train(cfg, 1, slots_of)
     assert sorted(memory["example_ids"].tolist()) == list(range(24))
     assert [metrics["replayed"] for metrics in read_metrics(tmp_path)] == [6, 6, 6]
     assert (read_visits(tmp_path / EXAMPLE_ERRORS).example >= 0).all()
@@ -293,7 +281,7 @@ def test_addresses_are_computed_where_replayed_pairs_have_no_views(
     settings |= {"replay__init_addresses": "recomputed", "stop__steps": 1}
     settings |= {"replay__init_from": tmp_path / "first", "replay__retention": "score"}
     cfg = carry_on(base, other_data, tmp_path / "second", **settings)
-    (memory,) = train(cfg, inspect=at_start)
+    (memory,) = train(cfg, inspect=slots_of)
     addresses = memory["address_values"]
     assert len(addresses) == len(memory["scores"]) and (addresses != 0).any(1).all()
 
@@ -350,7 +338,7 @@ def test_longer_pairs_are_skipped_where_new_ones_are(
         "stop__steps": 1,
     }
     out = tmp_path / "out"
-    (memory,) = train(carry_on(base, other_data, out, **settings), 1, at_start)
+    (memory,) = train(carry_on(base, other_data, out, **settings), 1, slots_of)
     inherited = [i & 0xFFFFFFFF for i in memory["example_ids"].tolist() if i < 0]
     assert sorted(inherited) == [i for i in range(24) if i != 5]
     # Kept, it stops the run that resumes with shorter rows.

@@ -1,6 +1,5 @@
 """At each budget of FLOPs the adapter of that step is saved, once, on any number of ranks."""
 
-import functools
 import os
 import shutil
 from dataclasses import replace
@@ -10,12 +9,11 @@ import torch
 
 from erjepa.checkpoints import checkpoint
 from erjepa.training.run.saving import RunCheckpoints
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    FinetuneRecipeERJEPA as Recipe,
-)
 from tests.harness.cases import some_of
 from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
+    assert_same,
+    kill_at_step,
     read_metrics,
     small_config,
     train,
@@ -31,12 +29,6 @@ def config(base, data, output_dir, **overrides):
 
 def adapter(path):
     return torch.load(path / checkpoint.ADAPTER, weights_only=True)
-
-
-def assert_same(mine, expected):
-    assert mine.keys() == expected.keys()
-    for name in expected:
-        assert torch.equal(mine[name], expected[name]), name
 
 
 @pytest.fixture(scope="module")
@@ -121,17 +113,18 @@ def test_the_step_that_reaches_stop_flops_is_kept(base, data, tmp_path, budgets)
 # Rank 0 is killed within the write of a checkpoint, by the count of the renames that put them
 # in place: epoch_0_step_2, flops_0, epoch_0_step_4, flops_1, epoch_0, flops_2, flops_3, ...
 KILLS = {
-    "between flops_2 and flops_3": (os, "rename", 6, True),
-    "within the adapter of flops_3": (RunCheckpoints, "_export", 7, True),
-    "at a later step": (Recipe, "_train_step", 10, False),
+    "between flops_2 and flops_3": kill_at_call(os, "rename", 6, after=True),
+    "within the adapter of flops_3": kill_at_call(
+        RunCheckpoints, "_export", 7, after=True
+    ),
+    "at a later step": kill_at_step(10),
 }
 
 
 @pytest.mark.parametrize("kill", some_of(KILLS, ["within the adapter of flops_3"]))
 def test_killed_and_resumed(base, data, tmp_path, by_step, budgets, kill):
     settings = {"checkpoint_at_flops": budgets, "save_every_n_steps": 2}
-    arm = functools.partial(kill_at_call, *KILLS[kill][:3], after=KILLS[kill][3])
-    train_and_kill(config(base, data, tmp_path, **settings), 1, arm)
+    train_and_kill(config(base, data, tmp_path, **settings), 1, KILLS[kill])
     train(config(base, data, tmp_path, resume_from_checkpoint=True, **settings))
     found = checkpoint.flops_checkpoints(tmp_path)
     assert [path.name for path in found] == list(STEPS)

@@ -20,15 +20,13 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
 from tests.harness.data import write_records
-from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     INVARIANT,
-    assert_same,
-    deterministic,
+    assert_resumes,
+    kill_at_step,
     read_metrics,
     slots_of,
     small_config,
-    state,
     train,
     train_and_kill,
 )
@@ -78,9 +76,6 @@ def at_start(cfg, ranks, inspect):
 def test_scores_are_recomputed_under_the_model_that_the_run_starts_from(
     base, first, other_data, tmp_path, before, settings
 ):
-    def memory_of(recipe):
-        return slots_of(recipe._memory.replay.memory)
-
     def expected(recipe):
         recipe._model.eval()
         has_views = recipe._prepared.collators.new.views != "none"
@@ -101,11 +96,11 @@ def test_scores_are_recomputed_under_the_model_that_the_run_starts_from(
         )
 
     one, errors = start(
-        1, lambda recipe: (memory_of(recipe), [e.item() for e in expected(recipe)])
+        1, lambda recipe: (slots_of(recipe), [e.item() for e in expected(recipe)])
     )
     assert one["scores"].tolist() == pytest.approx(errors, rel=1e-4)
     assert len(set(errors)) == 24
-    two = start(2, memory_of)
+    two = start(2, slots_of)
     for name in one.keys() & {"scores", "address_values", "address_indices"}:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
     if "replay__init_addresses" in settings:
@@ -218,24 +213,14 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path, car
 def test_ranks_and_kills_change_nothing(base, first, other_data, tmp_path):
     settings = {"continue_from": first / "paper", **CONTINUAL, "save_every_n_steps": 2}
     settings |= {"replay__capacity": 10, "replay__retention": "reservoir"}
-
-    def run(name, ranks, **more):
-        size = {"batch_size": 8 // ranks}
-        return config(base, other_data, tmp_path / name, **settings, **size, **more)
-
-    (whole,) = train(run("whole", 1), 1, state)
-    train(run("two", 2), 2)
+    run = functools.partial(config, base, other_data, **settings)
+    whole = assert_resumes(run, tmp_path, kill_at_step(3))
+    train(run(tmp_path / "two", batch_size=4), 2)
     metrics = {name: read_metrics(tmp_path / name) for name in ("whole", "two")}
     assert [m["replayed"] for m in metrics["whole"]] == [4, 4, 4]
     for one, two in zip(*metrics.values(), strict=True):
         for name in {*INVARIANT} & one.keys():
             assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-6), name
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 3)
-    train_and_kill(run("part", 1), 1, arm)
-    (mine,) = train(run("part", 1, resume_from_checkpoint=True), 1, state)
-    assert_same(mine, whole)
-    part = read_metrics(tmp_path / "part")
-    assert deterministic(part) == deterministic(metrics["whole"])
     slots = "epoch_0_step_3/memory/slots.safetensors"
     ours, theirs = (
         (tmp_path / name / slots).read_bytes() for name in ("part", "whole")
@@ -454,8 +439,9 @@ def test_a_resumed_run_knows_what_its_reservoir_was_offered(base, data, tmp_path
 
     whole = train(config(base, data, tmp_path / "whole", **settings), 1, read)
     part = tmp_path / "part"
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 7)
-    train_and_kill(config(base, data, part, **settings | {"batch_size": 4}), 2, arm)
+    train_and_kill(
+        config(base, data, part, **settings | {"batch_size": 4}), 2, kill_at_step(7)
+    )
     resumed = config(base, data, part, resume_from_checkpoint=True, **settings)
     assert train(resumed, 1, read) == whole
     visits = 8 * 8

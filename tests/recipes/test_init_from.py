@@ -10,21 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
-from tests.harness.runs import assert_same, small_config, train
+from tests.harness.runs import assert_same, small_config, train, trained_weights
 
 SETTINGS = {"batch_size": 8, "epochs": 1, "replay__selection": "uniform"}
 
 
 def config(base, data, output_dir, **overrides):
     return small_config(base, data, output_dir, **SETTINGS, **overrides)
-
-
-def trained_weights(recipe):
-    return {
-        name.removeprefix("decoder."): parameter.detach().clone()
-        for name, parameter in recipe._model.named_parameters()
-        if parameter.requires_grad
-    }
 
 
 @pytest.fixture(scope="module")

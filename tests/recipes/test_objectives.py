@@ -10,8 +10,8 @@ from tests.harness.cases import some_of
 from tests.harness.runs import (
     COUNTED,
     TIMED,
-    deterministic,
     read_metrics,
+    read_untimed,
     small_config,
     train,
 )
@@ -101,9 +101,7 @@ def test_any_cut_and_any_stop_gives_the_same_run(base, data, tmp_path, name):
         for key, value in mine.items():
             assert value == pytest.approx(other[key], rel=1e-4, abs=1e-6), (step, key)
     stopped = {"save_every_n_steps": 1, "model__lora_dropout": 0.1, **RUNS[name]}
-    straight, _ = run(base, data, tmp_path / "straight", **stopped)
+    run(base, data, tmp_path / "straight", **stopped)
     run(base, data, tmp_path / "stopped", **{**stopped, "stop__steps": 3})
-    resumed, _ = run(
-        base, data, tmp_path / "stopped", **stopped, resume_from_checkpoint=True
-    )
-    assert deterministic(resumed) == deterministic(straight)
+    run(base, data, tmp_path / "stopped", **stopped, resume_from_checkpoint=True)
+    assert read_untimed(tmp_path / "stopped") == read_untimed(tmp_path / "straight")

@@ -21,9 +21,11 @@ from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     COUNTED,
     TIMED,
+    assert_resumes,
     assert_same,
-    deterministic,
+    kill_at_step,
     read_metrics,
+    read_untimed,
     small_config,
     state,
     train,
@@ -32,15 +34,15 @@ from tests.harness.runs import (
 
 # Where rank 0 is killed: at a step, or within the save that follows the sixth step.
 KILLS = {
-    "before step 1 after a save": (Recipe, "_train_step", 3, False),
-    "within step 5": (Recipe, "_clipped_grad_norm", 5, False),
-    "after step 8": (Recipe, "_train_step", 8, True),
-    "in epoch 2": (Recipe, "_train_step", 11, False),
-    "before weights are written": (RunCheckpoints, "_export", 3, False),
-    "after weights are written": (RunCheckpoints, "_export", 3, True),
-    "before recipe state is written": (torch, "save", 6, False),
-    "before the rename": (os, "rename", 3, False),
-    "after the rename": (os, "rename", 3, True),
+    "before step 1 after a save": kill_at_step(3),
+    "within step 5": kill_at_call(Recipe, "_clipped_grad_norm", 5),
+    "after step 8": kill_at_call(Recipe, "_train_step", 8, after=True),
+    "in epoch 2": kill_at_step(11),
+    "before weights are written": kill_at_call(RunCheckpoints, "_export", 3),
+    "after weights are written": kill_at_call(RunCheckpoints, "_export", 3, after=True),
+    "before recipe state is written": kill_at_call(torch, "save", 6),
+    "before the rename": kill_at_call(os, "rename", 3),
+    "after the rename": kill_at_call(os, "rename", 3, after=True),
 }
 
 
@@ -71,8 +73,7 @@ QUICK = ["before the rename"]  # other tests kill within a step
 @pytest.mark.parametrize("kill", some_of(KILLS, QUICK))
 def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     output_dir, final = uninterrupted
-    arm = functools.partial(kill_at_call, *KILLS[kill][:3], after=KILLS[kill][3])
-    train_and_kill(config(base, data, tmp_path), 2, arm)
+    train_and_kill(config(base, data, tmp_path), 2, KILLS[kill])
     before = checkpoint.checkpoints(tmp_path)
     assert before, "killed before the first checkpoint"
     for path in before:
@@ -81,30 +82,19 @@ def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     resumed = config(base, data, tmp_path, resume_from_checkpoint=True)
     (mine, _) = train(resumed, 2, state)
     assert_same(mine, final)
-    assert deterministic(read_metrics(tmp_path)) == deterministic(
-        read_metrics(output_dir)
-    )
+    assert read_untimed(tmp_path) == read_untimed(output_dir)
     names = [path.name for path in checkpoint.checkpoints(output_dir)]
     assert [path.name for path in checkpoint.checkpoints(tmp_path)] == names
-    for name in (names[-1],):
-        for file in ("adapter_model.pt", "model-00001-of-00001.safetensors"):
-            assert (tmp_path / name / file).read_bytes() == (
-                output_dir / name / file
-            ).read_bytes()
+    for file in ("adapter_model.pt", "model-00001-of-00001.safetensors"):
+        ours, theirs = (out / names[-1] / file for out in (tmp_path, output_dir))
+        assert ours.read_bytes() == theirs.read_bytes()
 
 
 @pytest.mark.slow
 def test_killed_and_resumed_with_float32_adapters_over_bfloat16(base, data, tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    mixed = {"dtype": "bf16", "epochs": 1}
-    (final, _) = train(config(base, data, whole, **mixed), 2, state)
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 5)
-    train_and_kill(config(base, data, part, **mixed), 2, arm)
-    resumed = config(base, data, part, resume_from_checkpoint=True, **mixed)
-    (mine, _) = train(resumed, 2, state)
-    assert {weight.dtype for weight in mine["weights"].values()} == {torch.float32}
-    assert_same(mine, final)
-    assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
+    mixed = functools.partial(config, base, data, dtype="bf16", epochs=1)
+    end = assert_resumes(mixed, tmp_path, kill_at_step(5), 2)
+    assert {weight.dtype for weight in end["weights"].values()} == {torch.float32}
 
 
 def test_the_newest_three_are_kept_and_can_be_resumed(uninterrupted):
@@ -124,8 +114,7 @@ def test_resumed_on_another_number_of_ranks(base, data, tmp_path, world_size):
 
     whole, part = tmp_path / "whole", tmp_path / "part"
     (final, *_) = train(config(base, data, whole, **settings(2)), 2, state)
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 5)
-    train_and_kill(config(base, data, part, **settings(2)), 2, arm)
+    train_and_kill(config(base, data, part, **settings(2)), 2, kill_at_step(5))
     resumed = settings(world_size, resume_from_checkpoint=True)
     (mine, *_) = train(config(base, data, part, **resumed), world_size, state)
     for name, weight in final["weights"].items():
@@ -140,15 +129,10 @@ def test_a_rate_that_falls_to_where_the_run_stops(base, data, tmp_path):
     """It ends with the budget, also of a run that was killed on the way."""
     flops, warmup = 4.5e8, 2
     keys = {"stop__flops": flops, "lr_scheduler__until": "stop", "epochs": 1000}
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    (final,) = train(config(base, data, whole, **keys), 1, state)
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 4)
-    train_and_kill(config(base, data, part, **keys), 1, arm)
-    resumed = config(base, data, part, resume_from_checkpoint=True, **keys)
-    (mine,) = train(resumed, 1, state)
-    assert_same(mine, final)
-    metrics = read_metrics(whole)
-    assert deterministic(read_metrics(part)) == deterministic(metrics)
+    assert_resumes(
+        functools.partial(config, base, data, **keys), tmp_path, kill_at_step(4)
+    )
+    metrics = read_metrics(tmp_path / "whole")
     assert len(metrics) > 4 and metrics[-1]["lr"] == 0
     for steps, after in enumerate(metrics[warmup:], start=warmup + 1):
         total = max(math.ceil(steps * flops / after["total_flops"]), steps)

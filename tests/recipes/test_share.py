@@ -5,6 +5,8 @@ divided by the labels and pairs of the whole step. The run does not depend on ho
 and a killed run resumes bit for bit.
 """
 
+import functools
+
 import pytest
 import torch
 
@@ -12,17 +14,14 @@ from erjepa.datasets import Pair
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     INVARIANT,
-    assert_same,
-    deterministic,
+    assert_resumes,
+    kill_at_step,
     memory_of,
     read_metrics,
     small_config,
-    state,
     train,
-    train_and_kill,
 )
 from tests.reference.three_forwards import reference_loss
 
@@ -105,15 +104,8 @@ def test_every_cut_gives_the_same_run(base, data, tmp_path):
 
 def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
     settings = {"save_every_n_steps": 3, "stop__steps": 6}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    (expected,) = train(config(base, data, whole, **settings), 1, state)
-    cfg = config(base, data, killed, **settings)
-    train_and_kill(cfg, 1, lambda: kill_at_call(Recipe, "_train_step", 5))
-    (resumed,) = train(
-        config(base, data, killed, **settings, resume_from_checkpoint=True), 1, state
-    )
-    assert_same(resumed, expected)
-    assert deterministic(read_metrics(killed)) == deterministic(read_metrics(whole))
+    run = functools.partial(config, base, data, **settings)
+    assert_resumes(run, tmp_path, kill_at_step(5))
 
 
 @pytest.mark.parametrize(

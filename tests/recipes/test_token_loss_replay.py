@@ -16,20 +16,14 @@ from erjepa.commands.memory import main as read_memory
 from erjepa.datasets import Pair
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.replay.weight import ReplayWeight
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    FinetuneRecipeERJEPA as Recipe,
-)
 from tests.harness.cases import some_of
-from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
-    assert_same,
-    deterministic,
-    memory_of,
+    assert_resumes,
+    kill_at_step,
     read_metrics,
+    slots_of,
     small_config,
-    state,
     train,
-    train_and_kill,
 )
 from tests.reference.three_forwards import reference_loss
 
@@ -156,23 +150,25 @@ def test_a_step_costs_the_tokens_of_sft(base, data, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("weight", some_of([1.0, "auto"], ["auto"]))
 def test_ranks_and_kills_change_nothing(base, data, tmp_path, weight):
-    settings = {"replay__weight": weight, "stop__steps": 6}
-    one = run(base, data, tmp_path / "one", 1, memory_of, **settings)
-    two = run(base, data, tmp_path / "two", 2, memory_of, **settings)
-    assert torch.equal(one["ids"], two["ids"])
-    assert torch.equal(one["counts"], two["counts"])
+    settings = {"replay__weight": weight, "stop__steps": 6, "batch_size": 8}
+    settings = {**LM, **settings, "save_every_n_steps": 2}
+    cfg = functools.partial(small_config, base, data, **settings)
+    one = assert_resumes(cfg, tmp_path, kill_at_step(5))["memory"]
+    two = train(cfg(tmp_path / "two", batch_size=4), 2, slots_of)[0]
+    for name in ("example_ids", "replay_counts"):
+        assert torch.equal(one[name], two[name])
     torch.testing.assert_close(one["scores"], two["scores"], rtol=1e-4, atol=1e-6)
     names = {"loss", "grad_norm", "lm_loss", "replay_lm_loss", "replayed"}
     names |= {"replay_weight"} if weight == "auto" else set()
     for mine, theirs in zip(
-        *(read_metrics(tmp_path / n) for n in ("one", "two")), strict=True
+        *(read_metrics(tmp_path / n) for n in ("whole", "two")), strict=True
     ):
         assert ("replay_weight" in mine) == (weight == "auto")
         for name in names:
             assert mine[name] == pytest.approx(theirs[name], rel=1e-4), name
     if weight == "auto":
         weights = ReplayWeight("auto", 0.25, 4.0)
-        for metrics in read_metrics(tmp_path / "one"):
+        for metrics in read_metrics(tmp_path / "whole"):
             assert metrics["replay_weight"] == pytest.approx(weights.value, rel=1e-5)
             total = metrics["lm_loss"]
             if metrics["replayed"]:
@@ -180,14 +176,3 @@ def test_ranks_and_kills_change_nothing(base, data, tmp_path, weight):
                 weights.update(metrics["lm_loss"], metrics["replay_lm_loss"])
             assert metrics["loss"] == pytest.approx(total, rel=1e-5)
         assert weights.value not in (1.0, 0.25, 4.0)
-
-    killed = {**LM, **settings, "save_every_n_steps": 2, "batch_size": 8}
-    part = tmp_path / "part"
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 5)
-    train_and_kill(small_config(base, data, part, **killed), 1, arm)
-    killed["resume_from_checkpoint"] = True
-    (mine,) = train(small_config(base, data, part, **killed), 1, state)
-    whole = run(base, data, tmp_path / "whole", 1, state, **settings)
-    assert_same(mine, whole)
-    ours, theirs = (deterministic(read_metrics(p)) for p in (part, tmp_path / "whole"))
-    assert ours == theirs

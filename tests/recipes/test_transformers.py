@@ -12,10 +12,15 @@ from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
 from erjepa.objective.attention import RECOMPILE_LIMIT
-from erjepa.studies.training_log import read_training_log
 from erjepa.training.run.replay_summary import replay_summary
 from tests.harness.cases import some_of
-from tests.harness.runs import TIMED, make_config, train
+from tests.harness.runs import (
+    assert_same,
+    make_config,
+    read_untimed,
+    train,
+    trained_weights,
+)
 from tests.harness.transformers_models import FAMILIES, write_folder, write_image_reader
 
 
@@ -50,11 +55,11 @@ def config(folder, data, output_dir, **overrides):
     return make_config(overrides, "hf_continual")
 
 
-def log_of(output_dir):
-    metrics = read_training_log(next((output_dir / "logs").iterdir()))
-    return [
-        {k: v for k, v in step.items() if k not in TIMED} for step in metrics.values()
-    ]
+def assert_carried(path, weights):
+    """The trained weights of a run have the adapter of a checkpoint."""
+    adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
+    assert weights.keys() == {*adapter, "predictor"}
+    assert_same({name: weights[name] for name in adapter}, adapter)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,7 @@ def whole(folder, data, tmp_path_factory):
 
 def test_two_ranks_are_one(folder, data, whole, tmp_path):
     train(config(folder, data, tmp_path, batch_size=4), 2)
-    expected, found = log_of(whole), log_of(tmp_path)
+    expected, found = read_untimed(whole), read_untimed(tmp_path)
     assert len(found) == len(expected) == 6
     for one, two in zip(expected, found, strict=True):
         for name in ("loss", "replay_jepa_loss", "grad_norm"):
@@ -84,7 +89,7 @@ def test_its_attention_may_compile_many_kernels(folder, data, tmp_path):
 def test_a_resumed_run_is_the_whole_one(folder, data, whole, tmp_path):
     train(config(folder, data, tmp_path, stop__steps=3))
     train(config(folder, data, tmp_path, resume_from_checkpoint=True))
-    assert log_of(tmp_path) == log_of(whole)
+    assert read_untimed(tmp_path) == read_untimed(whole)
 
 
 def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
@@ -109,9 +114,7 @@ def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
 def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(data, tmp_path):
     """PEFT puts it over the whole model, and a run starts from what PEFT saved."""
     folder = write_image_reader(tmp_path / "base")
-    (ours,) = train(
-        config(folder, data, tmp_path / "run", stop__steps=2), 1, lambda r: weights(r)
-    )
+    train(config(folder, data, tmp_path / "run", stop__steps=2))
     path = tmp_path / "run" / "epoch_0_step_2"
     tokens = torch.arange(3, 40)[None]
     with torch.no_grad():
@@ -129,38 +132,22 @@ def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(data, tmp
     peft.save_pretrained(tmp_path / "peft")
     again = {"init_from": tmp_path / "peft", "optimizer__lr": 0.0, "stop__steps": 1}
     cfg = config(folder, data, tmp_path / "again", **again)
-    (found,) = train(cfg, 1, lambda r: weights(r))
-    assert found.keys() == ours.keys()
-    assert all(torch.equal(found[name], ours[name]) for name in ours)
-
-
-def weights(recipe):
-    return {
-        name.removeprefix("decoder."): parameter.detach().clone()
-        for name, parameter in recipe._model.named_parameters()
-        if "lora" in name
-    }
+    (found,) = train(cfg, 1, trained_weights)
+    assert_carried(path, found)
 
 
 def test_the_next_run_starts_from_its_weights_and_memory(folder, data, whole, tmp_path):
-    def state(recipe):
-        return replay_summary(recipe._memory, 8), {
-            name.removeprefix("decoder."): parameter.detach().clone()
-            for name, parameter in recipe._model.named_parameters()
-            if parameter.requires_grad and "decoder" in name
-        }
+    def read(recipe):
+        return replay_summary(recipe._memory, 8), trained_weights(recipe)
 
     overrides = {"continue_from": whole, "optimizer__lr": 0.0, "stop__steps": 1}
-    ((said, found),) = train(config(folder, data, tmp_path, **overrides), 1, state)
-    adapter = torch.load(whole / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
-    assert all(torch.equal(found[name], adapter[name]) for name in adapter)
+    ((said, found),) = train(config(folder, data, tmp_path, **overrides), 1, read)
+    assert_carried(whole / "epoch_0", found)
     assert "8 pairs a step" in said
 
 
 def test_an_adapter_of_peft_is_carried_on(folder, data, whole, tmp_path):
     peft = whole / "epoch_0" / "adapter"
     overrides = {"init_from": peft, "optimizer__lr": 0.0, "stop__steps": 1}
-    (found,) = train(config(folder, data, tmp_path, **overrides), 1, weights)
-    adapter = torch.load(whole / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
-    assert found.keys() == adapter.keys()
-    assert all(torch.equal(found[name], adapter[name]) for name in adapter)
+    (found,) = train(config(folder, data, tmp_path, **overrides), 1, trained_weights)
+    assert_carried(whole / "epoch_0", found)
