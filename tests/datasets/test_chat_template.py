@@ -117,6 +117,7 @@ def test_earlier_turns_belong_to_the_source(tokenizer):
 @pytest.mark.parametrize(
     ("turns", "message"),
     [
+        ([("user", "a")], "needs a user and an assistant message, got 1"),
         ([("user", "a"), ("user", "b")], "got roles .'user', 'user'."),
         ([("system", "a"), ("assistant", "b")], "ends with a user and an assistant"),
         ([("user", "a"), ("assistant", " \n")], "target .* is empty"),

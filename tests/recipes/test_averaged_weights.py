@@ -17,7 +17,6 @@ from tests.harness.runs import (
     FULL_BUILDER,
     evaluate,
     kill_at_step,
-    make_config,
     predictions,
     small_config,
     tiny,
@@ -268,9 +267,3 @@ def test_they_are_scored_beside_the_last(tmp_path):
         evaluate(tiny(tmp_path, *absent))
     with pytest.raises(ValueError, match="checkpoint=ema .* with base_only=True"):
         evaluate(tiny(tmp_path, "checkpoint=ema", "base_only=True"))
-
-
-@pytest.mark.parametrize("value", ["0", "1", "-0.5", "0.9x", "True"])
-def test_a_decay_out_of_range_is_refused(value):
-    with pytest.raises(ValueError, match="ema_decay: input should be"):
-        make_config([f"ema_decay={value}"], "tiny_synth")

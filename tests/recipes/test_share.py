@@ -108,32 +108,6 @@ def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
     assert_resumes(run, tmp_path, kill_at_step(5))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            {"replay__share": 0.001},
-            "replay.share: input should be greater than or equal to 0.01",
-        ),
-        ({"replay__budget": 4}, "set one of the two"),
-        ({"replay__weight": 0.5}, "leave replay.weight at 1"),
-        (
-            {"replay__selection": "content"},
-            "=content needs them. Set it to one of uniform, hard, prioritized, set",
-        ),
-        ({"replay__selection": "current_batch"}, "=current_batch needs them"),
-        ({"train_end_of_turn": "new"}, "train_end_of_turn=new treats replayed"),
-        (
-            {"replay__draw_from": "old"},
-            "replay.draw_from: input should be 'all' or 'inherited'",
-        ),
-    ],
-)
-def test_what_a_share_cannot_go_with(base, data, tmp_path, overrides, message):
-    with pytest.raises(ValueError, match=message):
-        config(base, data, tmp_path, **overrides)
-
-
 def test_every_step_of_a_share_replays(base, data, tmp_path):
     cfg = config(base, data, tmp_path, **{**JEPA, "loss__jepa_every": 2})
     with pytest.raises(ValueError, match="jepa_every=2 leaves steps without replay"):

@@ -389,28 +389,9 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
     "overrides, message",
     [
         ({"validation__size": 44}, "validation.size=44: it must be below"),
-        ({"validation__size": "null", "keep_best": True}, "keep_best=True needs"),
-        ({"validation__generate": 10}, "validation.generate=10 is more than"),
-        ({"eval_every_n_steps": 0}, "eval_every_n_steps: input"),
         ({"validation__generate": 2, "task": "spider"}, "task=spider needs db_id"),
     ],
 )
 def test_bad_values(base, data, tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
         train(config(base, data, tmp_path, **overrides))
-
-
-@pytest.mark.parametrize(
-    "more, message",
-    [
-        (["eval_split=dev"], "eval_split: input should be 'test' or 'validation'"),
-        (
-            ["eval_split=validation", "validation.size=null"],
-            "eval_split=validation needs .* set validation.size",
-        ),
-    ],
-)
-def test_splits_that_cannot_be_scored(base, data, tmp_path, more, message):
-    with pytest.raises(ValueError, match=message):
-        cfg = config(base, data, tmp_path, *more)
-        on_ranks(functools.partial(evaluate, cfg), 1)

@@ -319,6 +319,12 @@ class Section:
             {"selection": "current_batch", "init_from": "run"},
             "replay.init_from starts with .*current_batch",
         ),
+        ({"share": 0.001}, "replay.share: input should be .* or equal to 0.01"),
+        ({"share": 0.3, "budget": 4}, "set one of the two"),
+        ({"share": 0.3, "weight": 0.5}, "leave replay.weight at 1"),
+        ({"share": 0.3, "selection": "content"}, "=content needs them. Set it to one"),
+        ({"share": 0.3, "selection": "current_batch"}, "=current_batch needs them"),
+        ({"draw_from": "old"}, "replay.draw_from: input should be 'all' or 'inher"),
         ({"address_dim": 0}, "replay.address_dim: "),
         (
             {"address_dim": 8, "address_top_k": 9},
