@@ -19,6 +19,7 @@ from torchtune.modules.loss import CEWithChunkedOutputLoss
 from torchtune.training import scale_grads
 from torchtune.training.lr_schedulers import get_cosine_schedule_with_warmup
 
+from erjepa.training.model.adapter_layers import QuickDropout
 from tests.benchmarks.device import DEVICE
 from tests.benchmarks.setting import (
     BATCH_SIZE,
@@ -100,6 +101,9 @@ def torchtune_stepper(
 ) -> Callable[[], float]:
     """A function that takes the next step of torchtune's LoRA SFT on the recipe's pairs."""
     decoder = copy.deepcopy(recipe._model.decoder)
+    for module in decoder.modules():
+        if isinstance(dropout := getattr(module, "dropout", None), QuickDropout):
+            module.dropout = torch.nn.Dropout(dropout.p)  # as torchtune has it
     slots[name] = []
     loss_fn = CEWithChunkedOutputLoss(num_output_chunks=chunks)
     decoder.set_num_output_chunks(loss_fn.num_output_chunks)
