@@ -93,7 +93,8 @@ class StoredMemory:
         self.about = checked(About, self._about, str(self.folder / ABOUT))
         try:
             self.tensors = load_file(place / SLOTS)
-        except (OSError, SafetensorError) as error:
+        # RuntimeError: torch, which opens the file again, finds it deleted.
+        except (OSError, SafetensorError, RuntimeError) as error:
             raise ValueError(
                 f"{self.folder / SLOTS} cannot be read ({error})"
             ) from None

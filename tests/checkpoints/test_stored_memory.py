@@ -227,6 +227,21 @@ def test_a_checkpoint_may_be_pruned_while_its_memory_is_read(tmp_path, monkeypat
     assert len(replay) == 2 and len(list(stored.pairs)) == 2
 
 
+def test_a_memory_may_be_pruned_before_torch_maps_it(tmp_path, monkeypatch):
+    """Which is after safetensors has opened the file."""
+    write_run(tmp_path, "epoch_0_step_2")
+    mapped = torch.UntypedStorage.from_file
+
+    def prune_before(*args, **kwargs):
+        monkeypatch.undo()
+        write_run(tmp_path, "epoch_0_step_4")
+        shutil.rmtree(tmp_path / "epoch_0_step_2")
+        return mapped(*args, **kwargs)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", prune_before)
+    assert open_memory(tmp_path).folder.parent.name == "epoch_0_step_4"
+
+
 def test_one_that_was_named_and_is_pruned_is_gone(tmp_path, monkeypatch):
     write_run(tmp_path, "epoch_0", "epoch_1")
     monkeypatch.setattr(
