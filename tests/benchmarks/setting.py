@@ -28,6 +28,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA,
 )
 from tests.benchmarks.device import DEVICE, ON_GPU
+from tests.harness.data import write_jsonl
 from tests.harness.models import write_base
 from tests.harness.runs import BUILDER, small_config
 
@@ -92,8 +93,7 @@ def write_pairs(path: Path, count: int) -> Path:
         with SYNTH.open() as lines:
             path.write_text("".join(itertools.islice(lines, count)))
     else:
-        records = generate_records(count, split="train", seed=0)
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        write_jsonl(path, generate_records(count, split="train", seed=0))
     return path
 
 

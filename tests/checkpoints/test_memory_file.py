@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
-from tests.harness.memories import DESCRIPTION, filled, step
+from tests.harness.memories import DESCRIPTION, contents, filled, step
 
 
 @pytest.mark.parametrize("address", ["sparse", "dense"])
@@ -24,16 +24,6 @@ def test_a_memory_goes_on_from_its_file(tmp_path, count, address):
     for number in range(50, 80, 5):
         assert step(other, number, 5) == step(replay, number, 5)
     assert contents(other) == contents(replay)
-
-
-def contents(replay):
-    memory = replay.memory
-    return (
-        memory.example_ids.tolist(),
-        memory.scores.tolist(),
-        memory.replay_counts.tolist(),
-        memory.segments(range(len(memory))),
-    )
 
 
 def test_the_file_is_readable_without_this_project(tmp_path):

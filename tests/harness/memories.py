@@ -43,6 +43,21 @@ def step(replay, first, count):
     return draw.slots
 
 
+def as_lists(segments):
+    return [[list(segment) for segment in pair] for pair in segments]
+
+
+def contents(replay):
+    """Ids, scores, replay counts and tokens of the slots."""
+    memory = replay.memory
+    return (
+        memory.example_ids.tolist(),
+        memory.scores.tolist(),
+        memory.replay_counts.tolist(),
+        as_lists(memory.segments(range(len(memory)))),
+    )
+
+
 def write_run(folder, *names):
     """Write a run whose checkpoints hold memories, each with one slot more than the last."""
     for count, name in enumerate(names, start=1):

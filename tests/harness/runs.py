@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torchtune import utils
 
@@ -182,6 +183,25 @@ def tiny(output_dir, *overrides):
     if not any(override.startswith("eval_dataset=") for override in overrides):
         short.append("eval_dataset.size=40")
     return make_config([f"output_dir={output_dir}", *short, *overrides], "tiny_synth")
+
+
+def assert_close_logs(
+    mine: Path,
+    expected: Path,
+    names: Collection[str] | None = None,
+    *,
+    rel: float = 1e-4,
+) -> None:
+    """Two runs logged the same at the same steps, but for rounding.
+
+    Args:
+        names: of metrics; by default all that do not depend on how a step is cut.
+    """
+    logs = read_metrics(mine), read_metrics(expected)
+    names = names or {n for step in logs[1] for n in step} - TIMED - COUNTED
+    for number, step in enumerate(zip(*logs, strict=True), start=1):
+        found, wanted = ({n: one[n] for n in names if n in one} for one in step)
+        assert wanted and found == pytest.approx(wanted, rel=rel, abs=1e-6), number
 
 
 def predictions(output_dir, name):

@@ -5,8 +5,6 @@ cross-entropy of the tokens that each assistant turn adds. Packed rows of all ch
 1e-5, for every pair, view and gradient.
 """
 
-import json
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +14,7 @@ from erjepa.datasets import paired_dataset
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
+from tests.harness.data import write_jsonl
 from tests.harness.models import small_decoder
 from tests.reference.three_forwards import hidden_states
 
@@ -30,10 +29,11 @@ CHATS = [
 
 @pytest.fixture
 def dataset(tokenizer, tmp_path):
-    rows = [[{"role": r, "content": c} for r, c in chat] for chat in CHATS]
-    file = tmp_path / "chats.jsonl"
-    file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
-    return paired_dataset(tokenizer, source=str(file))
+    rows = [
+        {"messages": [{"role": r, "content": c} for r, c in chat]} for chat in CHATS
+    ]
+    file = write_jsonl(tmp_path / "chats.jsonl", rows)
+    return paired_dataset(tokenizer, source=file)
 
 
 def slow_turns(tokenizer, chat, end_of_turn=True):

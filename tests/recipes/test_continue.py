@@ -21,7 +21,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 )
 from tests.harness.data import write_records
 from tests.harness.runs import (
-    INVARIANT,
+    assert_close_logs,
     assert_resumes,
     kill_at_step,
     read_metrics,
@@ -216,11 +216,9 @@ def test_ranks_and_kills_change_nothing(base, first, other_data, tmp_path):
     run = functools.partial(config, base, other_data, **settings)
     whole = assert_resumes(run, tmp_path, kill_at_step(3))
     train(run(tmp_path / "two", batch_size=4), 2)
-    metrics = {name: read_metrics(tmp_path / name) for name in ("whole", "two")}
-    assert [m["replayed"] for m in metrics["whole"]] == [4, 4, 4]
-    for one, two in zip(*metrics.values(), strict=True):
-        for name in {*INVARIANT} & one.keys():
-            assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-6), name
+    metrics = read_metrics(tmp_path / "whole")
+    assert [step["replayed"] for step in metrics] == [4, 4, 4]
+    assert_close_logs(tmp_path / "two", tmp_path / "whole")
     slots = "epoch_0_step_3/memory/slots.safetensors"
     ours, theirs = (
         (tmp_path / name / slots).read_bytes() for name in ("part", "whole")

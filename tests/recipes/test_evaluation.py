@@ -1,7 +1,6 @@
 """The evaluation recipe scores the checkpoints of a training run."""
 
 import functools
-import json
 import shutil
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from erjepa.evaluation.jobs import weights_to_score
 from erjepa.training.model import device
 from erjepa_recipe import evaluate_erjepa
 from tests.harness.cases import some_of
+from tests.harness.data import chat, write_jsonl
 from tests.harness.ranks import on_ranks
 from tests.harness.runs import (
     evaluate,
@@ -198,7 +198,7 @@ def test_pairs_that_do_not_fit_are_named_before_any_is_answered(
 ):
     rows = [{"input": "word " * n, "output": "x"} for n in (1, words, 1)]
     data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(data, rows)
     cfg = tiny(
         tmp_path,
         f"checkpoint_dir={trained / 'epoch_0'}",
@@ -308,12 +308,8 @@ TASKS = {
 @pytest.mark.parametrize("task", some_of(TASKS, ["nl_rx", "spider"]))
 def test_every_task(trained, tmp_path, task):
     source, target = TASKS[task]
-    data = tmp_path / "test.jsonl"
-    with data.open("w") as lines:
-        for i in range(7):
-            turns = [("user", f"{source} {i}"), ("assistant", target)]
-            record = {"messages": [{"role": r, "content": c} for r, c in turns]}
-            lines.write(json.dumps(record) + "\n")
+    chats = [chat(f"{source} {i}", target) for i in range(7)]
+    data = write_jsonl(tmp_path / "test.jsonl", chats)
 
     def config_of(builder, name="whole"):
         return tiny(
@@ -362,10 +358,7 @@ def test_nothing_to_score(tmp_path):
 
 def test_a_perfect_model_scores_one(base, tmp_path):
     """One pair, learned by heart."""
-    data = tmp_path / "one.jsonl"
-    turns = [("user", "say ab"), ("assistant", "ab")]
-    record = {"messages": [{"role": r, "content": c} for r, c in turns]}
-    data.write_text((json.dumps(record) + "\n") * 60)
+    data = write_jsonl(tmp_path / "one.jsonl", [chat("say ab", "ab")] * 60)
     config = functools.partial(
         small_config,
         *(base, data, tmp_path / "out"),

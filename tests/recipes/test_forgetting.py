@@ -4,7 +4,6 @@ The counts of kept, gained and lost answers equal those from both runs' predicti
 of ranks.
 """
 
-import json
 import logging
 import shutil
 
@@ -13,8 +12,9 @@ from omegaconf import OmegaConf
 
 from erjepa.utils.summary import read_summary
 from erjepa_recipe import evaluate_erjepa
+from tests.harness.data import write_jsonl
 from tests.harness.ranks import on_ranks
-from tests.harness.runs import make_config, paired, small_config, train
+from tests.harness.runs import make_config, paired, predictions, small_config, train
 
 FIRST = {"say x": "ab", "say yy": "cd", "say zzz": "ef"}
 SECOND = {"say x": "ab", "say yy": "ef"}
@@ -22,10 +22,8 @@ SFT = {"loss__jepa_weight": 0, "replay__weight": 0, "batch_size": 3, "epochs": 1
 
 
 def write_pairs(path, answers, copies=1):
-    with path.open("w") as lines:
-        for source, target in [*answers.items()] * copies:
-            lines.write(json.dumps({"question": source, "answer": target}) + "\n")
-    return path
+    rows = [{"question": source, "answer": a} for source, a in answers.items()]
+    write_jsonl(path, rows * copies)
 
 
 def config(base, folder, name, *more, **overrides):
@@ -93,9 +91,8 @@ def runs(trained, tmp_path):
 
 
 def right(run, name):
-    path = run / "evaluation" / name / "predictions.jsonl"
-    lines = map(json.loads, path.read_text().splitlines())
-    return {p["prompt"]: p["output"] == p["target"] for p in lines}
+    scored = predictions(run, name)
+    return {p["prompt"]: p["output"] == p["target"] for p in scored}
 
 
 def test_edited_pairs_are_answered_anew(base, runs):

@@ -102,14 +102,16 @@ def test_a_folder_that_is_deleted_is_no_success(base, data, tmp_path, monkeypatc
     assert not out.exists()
 
 
-def test_sizes(base, data, tmp_path):
+@pytest.mark.parametrize("averaged", [{}, {"ema_decay": 0.5}], ids=["last", "both"])
+def test_sizes(base, data, tmp_path, averaged):
     """What is foretold of a checkpoint is about what it takes, and rather more."""
 
     def foretold(recipe):
         return recipe._checkpoints._sizes.resumable - space._BESIDE
 
-    (size,) = train(config(base, data, tmp_path), 1, foretold)
-    files = [p for p in (tmp_path / "epoch_0").rglob("*") if p.is_file()]
+    cfg = config(base, data, tmp_path, stop__steps=1, **averaged)
+    (size,) = train(cfg, 1, foretold)
+    files = [p for p in (tmp_path / "epoch_0_step_1").rglob("*") if p.is_file()]
     taken = sum(path.stat().st_size for path in files)
     assert 0.9 < taken / size < 1.5
 

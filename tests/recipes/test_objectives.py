@@ -8,8 +8,7 @@ import pytest
 from erjepa.objective import PackedDecoder
 from tests.harness.cases import some_of
 from tests.harness.runs import (
-    COUNTED,
-    TIMED,
+    assert_close_logs,
     read_metrics,
     read_untimed,
     small_config,
@@ -44,10 +43,6 @@ def documented_metrics():
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
     names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     return names | {f"replay_{name}" for name in names if name.endswith("_loss")}
-
-
-def without(metrics, names):
-    return [{k: v for k, v in step.items() if k not in names} for step in metrics]
 
 
 def test_steps_between_those_with_a_jepa_loss_are_steps_of_sft(
@@ -94,12 +89,8 @@ def test_any_cut_and_any_stop_gives_the_same_run(base, data, tmp_path, name):
     assert ("rankme" in expected[0]) == (name == "infonce")
     assert {key for step in expected for key in step} <= documented_metrics()
     cut = {"batch_size": 2, "gradient_accumulation_steps": 2}
-    metrics, _ = run(base, data, tmp_path / "cut", 2, **RUNS[name], **cut)
-    for step, (mine, other) in enumerate(
-        zip(without(metrics, TIMED | COUNTED), expected, strict=True), start=1
-    ):
-        for key, value in mine.items():
-            assert value == pytest.approx(other[key], rel=1e-4, abs=1e-6), (step, key)
+    run(base, data, tmp_path / "cut", 2, **RUNS[name], **cut)
+    assert_close_logs(tmp_path / "cut", tmp_path / "one")
     stopped = {"save_every_n_steps": 1, "model__lora_dropout": 0.1, **RUNS[name]}
     run(base, data, tmp_path / "straight", **stopped)
     run(base, data, tmp_path / "stopped", **{**stopped, "stop__steps": 3})

@@ -1,8 +1,6 @@
 """Validation measures the model on held-out pairs without changing the training."""
 
-import functools
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -13,15 +11,17 @@ import torch
 
 from erjepa.checkpoints import checkpoint
 from erjepa.datasets import hold_out, paired_dataset
-from erjepa_recipe import evaluate_erjepa
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
 from tests.harness.cases import some_of
-from tests.harness.ranks import kill_at_call, on_ranks
+from tests.harness.data import chat, write_jsonl
+from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     assert_same,
+    evaluate,
     kill_at_step,
+    predictions,
     read_metrics,
     read_untimed,
     small_config,
@@ -66,14 +66,8 @@ def best(output_dir):
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """40 pairs: three of four have the same target, which a model soon always gives."""
-    path = tmp_path_factory.mktemp("answers") / "train.jsonl"
-    with path.open("w") as lines:
-        for i in range(40):
-            target = "ab" if i % 4 else f"c{i}"
-            turns = [("user", f"say {i}"), ("assistant", target)]
-            record = {"messages": [{"role": r, "content": c} for r, c in turns]}
-            lines.write(json.dumps(record) + "\n")
-    return path
+    chats = [chat(f"say {i}", "ab" if i % 4 else f"c{i}") for i in range(40)]
+    return write_jsonl(tmp_path_factory.mktemp("answers") / "train.jsonl", chats)
 
 
 def reference_on_held_out(recipe):
@@ -165,7 +159,7 @@ def test_patience_ends_a_run_that_learns_nothing(base, data, tmp_path, world_siz
     assert list(validations(tmp_path)) == [1, 2, 3, 4]
 
 
-def test_any_ranks_measure_the_same(base, answers, tmp_path):
+def test_any_ranks_measure_the_same(base, answers, tokenizer, tmp_path):
     """And what evaluation says of the checkpoint."""
     settings = {
         "validation__size": 11,
@@ -187,35 +181,18 @@ def test_any_ranks_measure_the_same(base, answers, tmp_path):
         assert metrics == pytest.approx(found[1][step], rel=1e-3), step
 
     folder = tmp_path / "2"
+    pairs = paired_dataset(tokenizer, source=str(answers))
+    held_out = sorted(hold_out(pairs, 11).held_out)
     last = list(found[2].values())[-1]["val_accuracy"]
     for name, expected in (("best", max(accuracies)), ("epoch_4", last)):
         split = ("eval_split=validation", f"checkpoint_dir={folder / name}")
         cfg = config(base, answers, folder, *split, **settings)
-        ((summary,), _) = on_ranks(functools.partial(evaluate, cfg), 2)
+        summary = evaluate(cfg, 2)
         assert summary.accuracy == expected and summary.split == "validation"
-        scored = folder / "evaluation" / f"{name}_validation" / "predictions.jsonl"
-        ids = [json.loads(line)["id"] for line in scored.read_text().splitlines()]
-        split = hold_out(range_of(base, answers), 11)
-        assert ids == sorted(split.held_out)
+        ids = [p["id"] for p in predictions(folder, f"{name}_validation")]
+        assert ids == held_out
         # Of the targets, those of three quarters are "ab".
         assert summary.targets_in_train == sum(i % 4 != 0 for i in ids)
-
-
-def evaluate(cfg):
-    recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-    recipe.setup()
-    return recipe.evaluate()
-
-
-def range_of(base, data):
-    """The pairs of ``data``."""
-    from torchtune.models.llama3 import llama3_tokenizer
-
-    tokenizer = llama3_tokenizer(
-        str(base / "tokenizer.model"),
-        special_tokens_path=str(base / "special_tokens.json"),
-    )
-    return paired_dataset(tokenizer, source=str(data))
 
 
 def test_training_never_sees_a_held_out_pair(base, data, tmp_path):
@@ -367,7 +344,7 @@ def test_a_resumed_run_keeps_its_validation_pairs(base, data, tmp_path, uninterr
             train(cfg, 2)
 
 
-def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
+def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tokenizer, tmp_path):
     def lengths(recipe):
         return (
             recipe._pairs.held_out,
@@ -380,7 +357,7 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
 
     cfg = config(base, data, tmp_path, max_seq_len=90, skip_too_long=True)
     ((held_out, sizes, trained),) = train(cfg, 1, lengths)
-    split = hold_out(range_of(base, data), SIZE)
+    split = hold_out(paired_dataset(tokenizer, source=str(data)), SIZE)
     assert set(held_out) < set(split.held_out) and max(sizes) <= 90
     assert 0 < trained < len(split.train)
 

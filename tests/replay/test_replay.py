@@ -14,6 +14,7 @@ from erjepa.replay import (
 from erjepa.utils.checked import checked
 from tests.harness.cases import DEVICES
 from tests.harness.histories import make_reference
+from tests.harness.memories import as_lists, contents
 
 EMBED_DIM = 8
 
@@ -44,20 +45,6 @@ def run_step(replay, number):
     replay.refresh(draw, replay_errors)
     replay.write(ids, segments, addresses, errors)
     return draw, replay_errors
-
-
-def as_lists(segments):
-    return [[list(segment) for segment in pair] for pair in segments]
-
-
-def contents(replay):
-    memory = replay.memory
-    return (
-        memory.example_ids.tolist(),
-        memory.scores.tolist(),
-        memory.replay_counts.tolist(),
-        as_lists(memory.segments(range(len(memory)))),
-    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
