@@ -345,10 +345,11 @@ def test_a_run_of_matched_tokens_goes_on_from_its_end(fake):
 
 def test_an_untrained_cell_keeps_its_scores_when_it_is_tried_again(fake, monkeypatch):
     write_experiment(fake, SEQUENCE)
+    alone = "methods={Base: {trains_on: nothing}}"
     monkeypatch.setenv("FAKE_FAILURE", "erjepa_eval base/seed_1")
-    assert run(fake) == 1
+    assert run(fake, alone) == 1
     (kept,) = (fake / "out/cells/third/base/seed_1").glob("on_first/*/*/predictions*")
     kept.write_text("kept")
     monkeypatch.setenv("FAKE_FAILURE", "erjepa_eval seed_1/on_first")
-    assert run(fake) == 1
+    assert run(fake, alone) == 1
     assert kept.read_text() == "kept"
