@@ -24,9 +24,7 @@ import erjepa.models
 from erjepa.tasks.nl_rx.grammar import generate_records
 from erjepa.training.model.distributed import init_process_group
 from erjepa.training.run.steps import Step
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    FinetuneRecipeERJEPA,
-)
+from erjepa_recipe.lora_finetune_distributed_erjepa import FinetuneRecipeERJEPA
 from tests.benchmarks.device import DEVICE, ON_GPU
 from tests.harness.data import write_jsonl
 from tests.harness.models import write_base

@@ -39,12 +39,7 @@ from tests.campaign.attack import (
 from tests.campaign.files import harm
 from tests.campaign.inputs import ODD, alter
 from tests.harness.databases import snapshot
-from tests.harness.grids import (
-    Grid,
-    results,
-    use_fake_tune,
-    write_experiment,
-)
+from tests.harness.grids import Grid, results, use_fake_tune, write_experiment
 
 _SECONDS = 60
 
@@ -85,49 +80,9 @@ _EXPERIMENT = {
     "budgets": [25],
     "devices": [0, 1],
 }
-_PIECES = [
-    *(
-        "..",
-        ".",
-        "/",
-        "\\",
-        "~",
-        "$HOME",
-        "a",
-        "A",
-        "ab",
-        " ",
-        "-",
-        "_",
-        "\n",
-        "\0",
-        "%s",
-    ),
-    *(
-        "\u00e9",
-        "e\u0301",
-        "\ufb01",
-        "fi",
-        "\u0131",
-        "\u202e",
-        "seed_1",
-        "er-jepa",
-        "x" * 200,
-    ),
-    *(
-        "{}",
-        "${seeds}",
-        "*",
-        "'",
-        '"',
-        ":",
-        "#",
-        "CON",
-        "cells",
-        "report",
-        ".made_by_erjepa",
-    ),
-]
+_PIECES = [*".. . / \\ ~ a A ab - _ ' : # * \" %s {} ${seeds} $HOME CON".split()]
+_PIECES += ["er-jepa", "seed_1", "cells", "report", ".made_by_erjepa", "x" * 200]
+_PIECES += [" ", "\n", "\0", "\u00e9", "e\u0301", "\ufb01", "fi", "\u0131", "\u202e"]
 
 
 @contextlib.contextmanager

@@ -20,15 +20,7 @@ from erjepa.checkpoints.manifest import MANIFEST, write_manifest
 from erjepa.checkpoints.memory_file import ABOUT, SLOTS, TEXTS, write_memory
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory import main
-from tests.campaign.attack import (
-    UNHARMED,
-    Attack,
-    Lost,
-    Try,
-    called,
-    refused,
-    within,
-)
+from tests.campaign.attack import UNHARMED, Attack, Lost, Try, called, refused, within
 from tests.campaign.files import harm
 from tests.campaign.inputs import alter
 from tests.campaign.runs import same
@@ -36,12 +28,7 @@ from tests.harness.data import write_records
 from tests.harness.memories import DESCRIPTION, filled
 from tests.harness.models import write_base
 from tests.harness.ranks import on_ranks
-from tests.harness.runs import (
-    read_metrics,
-    small_config,
-    train,
-    train_here,
-)
+from tests.harness.runs import read_metrics, small_config, train, train_here
 
 _SECONDS = 60
 _DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]

@@ -17,12 +17,7 @@ from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
 from tests.harness.data import write_records
 from tests.harness.models import write_base
 from tests.harness.ranks import start_ranks
-from tests.harness.runs import (
-    read_untimed,
-    small_config,
-    train,
-    train_here,
-)
+from tests.harness.runs import read_untimed, small_config, train, train_here
 
 _SETTINGS = {
     "replay__selection": "uniform",

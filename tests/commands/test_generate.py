@@ -12,13 +12,7 @@ from erjepa.evaluation.chat import read_prompts, system_note
 from erjepa.evaluation.run import find_run
 from erjepa.models.transformers import TransformersTokenizer
 from tests.harness.data import write_jsonl
-from tests.harness.runs import (
-    evaluate,
-    paired,
-    predictions,
-    small_config,
-    train,
-)
+from tests.harness.runs import evaluate, paired, predictions, small_config, train
 from tests.harness.transformers_models import STRICT, TEMPLATE, write_folder
 
 NEWEST = "epoch_0_step_4"

@@ -38,19 +38,10 @@ POSITIVE = "input should be greater than 0"
         ("num_predictor_tokens=-1", f"num_predictor_tokens: {WHOLE}, got -1"),
         ("num_workers=-1", f"num_workers: {WHOLE}, got -1"),
         ("stop.steps=-3", f"stop.steps: {COUNT}, got -3"),
-        (
-            "stop.flops=nan",
-            f'stop.flops: {NUMBER}, got "nan"',
-        ),
-        (
-            "stop.flops=.nan",
-            f"stop.flops: {FINITE}, got NaN",
-        ),
+        ("stop.flops=nan", f'stop.flops: {NUMBER}, got "nan"'),
+        ("stop.flops=.nan", f"stop.flops: {FINITE}, got NaN"),
         ("stop=3", "stop is a section of keys, stop.KEY=VALUE, got 3"),
-        (
-            "clip_grad_norm=0",
-            f"clip_grad_norm: {POSITIVE}, got 0",
-        ),
+        ("clip_grad_norm=0", f"clip_grad_norm: {POSITIVE}, got 0"),
         ("dtype=fp16", "dtype: input should be 'bf16' or 'fp32', got \"fp16\""),
         ("trainable_dtype=bf16", "trainable_dtype=bf16: trainable weights are held in"),
         ("shuffle=1", "shuffle: input should be a valid boolean, got 1"),
@@ -83,14 +74,8 @@ POSITIVE = "input should be greater than 0"
             "loss.direction=back",
             "loss.direction: input should be 'source_to_target', 'target",
         ),
-        (
-            "loss.sigreg_weight=-1",
-            f"loss.sigreg_weight: {WHOLE}, got -1",
-        ),
-        (
-            "loss.sigreg_slices=0",
-            f"loss.sigreg_slices: {COUNT}, got 0",
-        ),
+        ("loss.sigreg_weight=-1", f"loss.sigreg_weight: {WHOLE}, got -1"),
+        ("loss.sigreg_slices=0", f"loss.sigreg_slices: {COUNT}, got 0"),
         (
             "loss.sigreg_slices=1000000000",
             "input should be less than 100000, got 1000000000",
@@ -137,10 +122,7 @@ POSITIVE = "input should be greater than 0"
         ),
         ("tokenizer.path=[3]", "tokenizer.path: input should be a valid string, got"),
         ("seed=-1", f"seed: {WHOLE}, got -1"),
-        (
-            "optimizer.lr=-1",
-            f"optimizer.lr: {WHOLE}, got -1",
-        ),
+        ("optimizer.lr=-1", f"optimizer.lr: {WHOLE}, got -1"),
         ("optimizer.betas=0.9,0.99", "optimizer.betas: input should be a valid array"),
         (
             "optimizer.betas=[0.9,1]",

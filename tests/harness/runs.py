@@ -18,9 +18,7 @@ from erjepa.studies.training_log import read_training_log
 from erjepa.training.run import prepared
 from erjepa_recipe import evaluate_erjepa
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    FinetuneRecipeERJEPA,
-)
+from erjepa_recipe.lora_finetune_distributed_erjepa import FinetuneRecipeERJEPA
 from tests.harness.models import BASE_SHAPE
 from tests.harness.ranks import kill_at_call, on_doomed_ranks, on_ranks
 

@@ -19,14 +19,7 @@ from erjepa_recipe import evaluate_erjepa
 from tests.harness.cases import some_of
 from tests.harness.data import chat, write_jsonl
 from tests.harness.ranks import on_ranks
-from tests.harness.runs import (
-    evaluate,
-    paired,
-    predictions,
-    small_config,
-    tiny,
-    train,
-)
+from tests.harness.runs import evaluate, paired, predictions, small_config, tiny, train
 from tests.reference.three_forwards import hidden_states
 
 

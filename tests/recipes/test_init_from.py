@@ -120,10 +120,7 @@ def test_a_checkpoint_keeps_its_scale_away_from_its_run(base, data, tmp_path, ea
     ("overrides", "message"),
     [
         ({"init_from": "null", "base_adapters": "[nowhere]"}, "base_adapters=nowhere"),
-        (
-            {"init_from": "nowhere"},
-            "init_from=nowhere does not exist",
-        ),
+        ({"init_from": "nowhere"}, "init_from=nowhere does not exist"),
         ({"model__lora_rank": 8}, "of another shape"),
         ({"num_predictor_tokens": 2}, "has 1 predictor tokens"),
     ],

@@ -12,11 +12,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.objective import JEPALoss
 from tests.harness.cases import some_of
 from tests.harness.models import write_base
-from tests.harness.runs import (
-    read_metrics,
-    small_config,
-    train,
-)
+from tests.harness.runs import read_metrics, small_config, train
 
 
 def run(base, data, output_dir, world_size=1, **overrides):
@@ -176,10 +172,7 @@ def oldest(request):
 
 @pytest.mark.parametrize(
     ("stop", "steps"),
-    [
-        ({"stop__steps": 2, "save_every_n_steps": 2}, 2),
-        ({"stop__tokens": 1}, 1),
-    ],
+    [({"stop__steps": 2, "save_every_n_steps": 2}, 2), ({"stop__tokens": 1}, 1)],
 )
 def test_stop_ends_the_run_and_saves(base, data, tmp_path, stop, steps):
     metrics = run(base, data, tmp_path, **stop)

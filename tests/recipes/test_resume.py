@@ -99,7 +99,9 @@ def test_killed_and_resumed_with_float32_adapters_over_bfloat16(base, data, tmp_
 def test_the_newest_three_are_kept_and_can_be_resumed(uninterrupted):
     found = checkpoint.checkpoints(uninterrupted[0])
     assert [path.name for path in found] == [
-        *("epoch_1_step_2", "epoch_1_step_4", "epoch_1"),
+        "epoch_1_step_2",
+        "epoch_1_step_4",
+        "epoch_1",
     ]
     assert found == checkpoint.resumable_checkpoints(uninterrupted[0])
     assert not (uninterrupted[0] / checkpoint.SCRATCH).exists()

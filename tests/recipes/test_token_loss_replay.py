@@ -121,7 +121,10 @@ def test_views_where_something_reads_them(
     more = {"stop__steps": 2, **more}
     passes = run(base, data, tmp_path, 1, lambda recipe: list(seen), **more)
     assert [(pairs, views) for pairs, _, views in passes] == [
-        *((8, new), (0, 0), (8, new), (6, replayed)),
+        (8, new),
+        (0, 0),
+        (8, new),
+        (6, replayed),
     ]
     assert math.isfinite(read_metrics(tmp_path)[-1]["replay_jepa_loss"])
     assert open_memory(tmp_path).has_addresses

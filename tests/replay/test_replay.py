@@ -6,11 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from erjepa.replay import (
-    EpisodicReplay,
-    ReplaySettings,
-    require_room,
-)
+from erjepa.replay import EpisodicReplay, ReplaySettings, require_room
 from erjepa.utils.checked import checked
 from tests.harness.cases import DEVICES
 from tests.harness.histories import make_reference
