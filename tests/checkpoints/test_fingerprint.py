@@ -16,51 +16,21 @@ from erjepa.datasets import Pair
 from tests.harness.runs import make_config
 
 # Where, how long and how fast a run runs, how it is cut, and what it reports.
-FREE = {
-    *("eval_earlier", "max_forgetting"),
-    *("output_dir", "base_model", "checkpointer", "metric_logger", "profiler"),
-    *(
-        "init_from",
-        "continue_from",
-        "resume_from_checkpoint",
-        "resume_changes",
-        "keep_best",
-        "keep_epochs",
-        "keep_last_n",
-    ),
-    *("save_adapter_weights_only", "save_every_n_steps", "checkpoint_at_flops"),
-    *(
-        "epochs",
-        "stop",
-        "device",
-        "attention",
-        "compile",
-        "num_workers",
-        "cudnn_deterministic_mode",
-    ),
-    *("enable_activation_checkpointing", "enable_activation_offloading"),
-    *("custom_sharded_layers", "fsdp_cpu_offload", "fsdp_reshard_after_forward"),
-    *("step_timeout", "batch_size", "gradient_accumulation_steps", "row_length"),
-    *(
-        "eval_dataset",
-        "eval_every_n_steps",
-        "task",
-        "primary",
-        "databases",
-        "eval_split",
-    ),
-    *(
-        "checkpoint",
-        "checkpoint_dir",
-        "base_only",
-        "merged",
-        "alignment",
-        "target_loss",
-        "max_new_tokens",
-    ),
-    *("eval_batch_size", "log_every_n_steps", "log_replay_gradients_every_n_steps"),
-    *("log_peak_memory_stats", "log_collapse", "log_example_errors"),
-}
+FREE = set(
+    """
+    base_model checkpointer init_from continue_from eval_earlier max_forgetting
+    output_dir resume_from_checkpoint resume_changes keep_best keep_epochs keep_last_n
+    save_adapter_weights_only save_every_n_steps checkpoint_at_flops epochs stop
+    device attention compile num_workers cudnn_deterministic_mode step_timeout
+    enable_activation_checkpointing enable_activation_offloading custom_sharded_layers
+    fsdp_cpu_offload fsdp_reshard_after_forward
+    batch_size gradient_accumulation_steps row_length
+    eval_dataset eval_every_n_steps eval_split eval_batch_size max_new_tokens
+    task primary databases checkpoint checkpoint_dir base_only merged alignment target_loss
+    metric_logger profiler log_every_n_steps log_peak_memory_stats log_collapse
+    log_example_errors log_replay_gradients_every_n_steps
+    """.split()
+)
 # Known by the tokens they lead to, or kept under a name of their own.
 BY_CONTENT = {"dataset", "tokenizer", "max_seq_len", "skip_too_long", "base_adapters"}
 BY_NAME = {"seed", "validation"}
@@ -168,6 +138,17 @@ def test_changes():
     ]
     with pytest.raises(ValueError, match="A resumed run keeps its seed"):
         changed_keys(saved, {**saved, "seed": 2}, ["views"], "a")
+
+
+FIXED = "seed shuffle max_steps_per_epoch replay.share replay.draw_from".split()
+
+
+@pytest.mark.parametrize("name", ["optimizer.rate", "replayed share", *FIXED])
+def test_unknown_changes_are_refused(name):
+    known = mine()
+    assert (name in known) == (name != "optimizer.rate")
+    with pytest.raises(ValueError, match=f"resume_changes: {name} is none of"):
+        changed_keys(known, known, [name], "run")
 
 
 @pytest.mark.parametrize("weight", [0, 1.0])

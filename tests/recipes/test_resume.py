@@ -247,16 +247,6 @@ def test_positions_past_the_end_of_an_epoch_are_refused(base, data, tmp_path):
         train(cfg)
 
 
-def test_unknown_changes_are_refused(base, data, tmp_path, uninterrupted):
-    shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
-    fixed = ("seed", "shuffle", "replay.share", "replay.draw_from")
-    fixed += ("max_steps_per_epoch", "replayed share")
-    for name in ("optimizer.rate", *fixed):
-        changes = {"resume_from_checkpoint": True, "resume_changes": f"[{name}]"}
-        with pytest.raises(ValueError, match=f"resume_changes: {name} is none of"):
-            train(config(base, data, tmp_path, **changes), 2)
-
-
 def flip(path, rng):
     content = bytearray(path.read_bytes())
     content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
