@@ -94,14 +94,14 @@ def write_model_card(output_dir: Path) -> None:
     checkpoints = {p.parent for p in models if (p.parent / MANIFEST).is_file()}
     # Or a repository of the hub.
     served = Path(config["checkpointer"]["checkpoint_dir"])
+    is_local = os.path.isdir(served)  # Path.is_dir fails on a name that is too long
     card = model_card(
         config,
         {path.name: summary for path, summary in scores_of_run(output_dir).items()},
         keys=keys,
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text(encoding="utf-8") if prompt.is_file() else None,
-        has_template=not served.is_dir()
-        or any(map(chat_template, (served, *checkpoints))),
+        has_template=not is_local or any(map(chat_template, (served, *checkpoints))),
     )
     folders = checkpoints | {output_dir}
     own = output_dir / CARD

@@ -325,7 +325,7 @@ def memory_folder(path: Path) -> Path | None:
 
 def _find(path: Path, said: str) -> Path:
     if folder := memory_folder(path):
-        if not folder.parent.exists():
+        if folder.parent.is_symlink() and not folder.parent.exists():
             raise FileNotFoundError(f"{said}{folder.parent} links to nothing")
         return folder
     if not path.exists():

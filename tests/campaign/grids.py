@@ -135,11 +135,13 @@ def names(folder: Path) -> Try:
         ):
             raise Lost(f"{experiment[key]}: it wrote elsewhere")
         if outcome == UNHARMED:
-            known = {cell.name for cell in cells(load_experiment(str(path)))}
+            grid = cells(load_experiment(str(path)))
+            known = {cell.name for cell in grid}
+            trained = sum(cell.same_as is None for cell in grid)
             found = [Path(row["predictions"]) for row in results(scratch)]
             folders = {(output / path).parent.resolve() for path in found}
             if (
-                len(known) != len(folders)
+                trained != len(folders)
                 or {r["cell"] for r in results(scratch)} != known
             ):
                 raise Lost(f"{experiment[key]}: cells share {folders}")

@@ -227,6 +227,21 @@ def test_a_checkpoint_may_be_pruned_while_its_memory_is_read(tmp_path, monkeypat
     assert len(replay) == 2 and len(list(stored.pairs)) == 2
 
 
+def test_a_checkpoint_may_be_pruned_once_it_is_found(tmp_path, monkeypatch):
+    write_run(tmp_path, "epoch_0_step_2")
+    found = stored_memory.memory_folder
+
+    def prune_found(path):
+        monkeypatch.undo()
+        folder = found(path)
+        write_run(tmp_path, "epoch_0_step_4")
+        shutil.rmtree(folder.parent)
+        return folder
+
+    monkeypatch.setattr(stored_memory, "memory_folder", prune_found)
+    assert open_memory(tmp_path).folder.parent.name == "epoch_0_step_4"
+
+
 def test_a_memory_may_be_pruned_before_torch_maps_it(tmp_path, monkeypatch):
     """Which is after safetensors has opened the file."""
     write_run(tmp_path, "epoch_0_step_2")
