@@ -37,7 +37,8 @@ def cards(folder: Path) -> Try:
     def attempt(rng: random.Random, scratch: Path) -> str:
         cfg, hostile = config(), _hostile(rng)
         cfg["base_model"] = hostile
-        cfg["checkpointer"]["checkpoint_dir"] = rng.choice(["/", "/base/"]) + hostile
+        folder_of_base = rng.choice(["/absent/", "/base/"])
+        cfg["checkpointer"]["checkpoint_dir"] = folder_of_base + hostile
         base = base_of(cfg)
         cfg["dataset"][rng.choice(["subset", "split"])] = _hostile(rng)
         cfg["replay"]["selection"] = _hostile(rng)

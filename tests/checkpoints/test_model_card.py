@@ -174,6 +174,14 @@ def test_full_finetuning():
     assert "LoRA" not in card and "peft" not in card
 
 
+def test_a_base_may_be_gone_and_its_name_too_long_for_a_path(tmp_path):
+    cfg = config()
+    cfg["checkpointer"]["checkpoint_dir"] = "/" + "a" * 5000
+    OmegaConf.save(cfg, tmp_path / "torchtune_config.yaml")
+    write_model_card(tmp_path)
+    assert "a" * 5000 in (tmp_path / "README.md").read_text()
+
+
 def test_a_file_of_the_users_own_stays(tmp_path):
     (tmp_path / "README.md").write_bytes("größer".encode("latin-1"))
     OmegaConf.save(config(), tmp_path / "torchtune_config.yaml")
