@@ -189,17 +189,19 @@ def assert_close_logs(
     names: Collection[str] | None = None,
     *,
     rel: float = 1e-4,
+    absolute: float = 1e-6,
 ) -> None:
-    """Two runs logged the same at the same steps, but for rounding.
+    """Two runs logged the same metrics at the same steps, and the same values but for rounding.
 
     Args:
-        names: of metrics; by default all that do not depend on how a step is cut.
+        names: of metrics to compare; by default all that do not depend on how a step is cut.
     """
     logs = read_metrics(mine), read_metrics(expected)
     names = names or {n for step in logs[1] for n in step} - TIMED - COUNTED
     for number, step in enumerate(zip(*logs, strict=True), start=1):
+        assert step[0].keys() == step[1].keys(), number
         found, wanted = ({n: one[n] for n in names if n in one} for one in step)
-        assert wanted and found == pytest.approx(wanted, rel=rel, abs=1e-6), number
+        assert wanted and found == pytest.approx(wanted, rel=rel, abs=absolute), number
 
 
 def predictions(output_dir, name):

@@ -30,7 +30,9 @@ def test_both_backends_take_the_same_steps(data, tmp_path):
         adapters.append(load_file(weights))
     assert len(read_metrics(tmp_path / "torchtune")) == 8
     names = ("loss", "lm_loss", "jepa_loss", "grad_norm", "replay_lm_loss")
-    assert_close_logs(tmp_path / "transformers", tmp_path / "torchtune", names)
+    assert_close_logs(
+        tmp_path / "transformers", tmp_path / "torchtune", names, absolute=0
+    )
     started = load_file(adapter / "adapter_model.safetensors")
     for name, start in started.items():
         one, two = (weights[name] - start for weights in adapters)

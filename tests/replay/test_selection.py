@@ -150,7 +150,7 @@ def test_mixed_by_hand():
 
 
 def test_mixed_draws_the_others_with_equal_probability():
-    memory, draws = memory_of(*[(n, n % 6, 1.0) for n in range(12)]), 1000
+    memory, draws = memory_of(*[(n, n % 6, 1.0) for n in range(12)]), 3000
     request, counts = request_of(memory, current=[4], mix=0.5), torch.zeros(12)
     for _ in range(draws):
         slots = mixed(request)
