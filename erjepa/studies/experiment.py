@@ -201,6 +201,8 @@ class Record:
     revision: str | None = None  # Git revision of the source tree, if run from one
     hardware: Hardware = field(default_factory=Hardware)
     config: Experiment
+    # Content of the recipe configs of its datasets, by name or path, when it was started
+    recipe_configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def read_record(output_dir: Path) -> Record:

@@ -114,6 +114,17 @@ def test_own_pairs_on_any_config(name, overrides):
     assert cfg.eval_dataset == load(name).eval_dataset
 
 
+def test_own_pairs_replace_a_list_of_datasets(write):
+    parts = [{"_component_": "erjepa.datasets.paired_dataset", "source": "a.jsonl"}] * 2
+    path = write("two", f"dataset: {parts}\ncheckpoint_dir: [a]\n")
+    for own in (
+        ["dataset=erjepa.datasets.paired_dataset", "dataset.source=c.jsonl"],
+        ["dataset.source=c.jsonl", "dataset=erjepa.datasets.paired_dataset"],
+    ):
+        assert values(path, *own)["dataset"] == {**parts[0], "source": "c.jsonl"}
+    assert values(path, "checkpoint_dir=b")["checkpoint_dir"] == "b"
+
+
 def test_a_component_where_the_config_has_none():
     own = ["eval_dataset=erjepa.datasets.paired_dataset", "eval_dataset.source=a.jsonl"]
     for overrides in (own, own[::-1]):

@@ -69,16 +69,18 @@ def evaluate(settings):
             of_another = output_dir.name.startswith("on_")
             assert path.parent == (output_dir.parent if of_another else output_dir)
             steps = json.loads((path / "progress.json").read_text())["steps"]
-        split = "_validation" * (settings.get("eval_split") == "validation")
+        end = "_validation" * (settings.get("eval_split") == "validation")
+        end += "_merged" * (settings.get("merged") == "true")
         kinds = ["", "_ema"] if settings.get("checkpoint") == "both" else [""]
-        folders = [output_dir / "evaluation" / f"{path.name}{k}{split}" for k in kinds]
         share = (10 * steps + int(settings["seed"])) / 1000
         reading = {"share": share, "right": 1, "examples": 50, "interval": [0, 1]}
         summary = {"task": "nl_rx", "accuracy": share, "primary": "exact_match"}
         summary |= {"exact_match": reading, "dfa_equal": {**reading, "share": 1.0}}
         summary |= {"cut": 0, "examples_per_second": 25.0, "target_loss": 0.5}
-        for folder in folders:
+        for kind in kinds:
+            folder = output_dir / "evaluation" / f"{path.name}{kind}{end}"
             folder.mkdir(parents=True, exist_ok=True)
+            summary["accuracy"] = share + 0.5 * bool(kind)
             (folder / "predictions.jsonl").write_text(f"{steps}\n")
             (folder / "summary.json").write_text(json.dumps(summary))
 

@@ -347,14 +347,16 @@ def _disk(run: PreparedRun) -> str:
 
 
 def _step(run: PreparedRun, rows: Rows, ranks: int) -> str:
-    replay = run.cfg.replay
+    cfg, replay = run.cfg, run.cfg.replay
     count_flops = StepFlops(run.model.decoder)
     counted = sum(map(count_flops, (b for step in rows.steps for b in step)))
     flops = ranks * counted / len(rows.steps)
-    pairs = "new pairs"
-    if replay.weight and replay.share is None:
-        flops, pairs = 2 * flops, "new pairs and as many replayed ones"
-    return f"{flops:.2g} FLOPs for {pairs}"
+    new = cfg.batch_size * cfg.gradient_accumulation_steps * ranks
+    if not replay.weight or replay.share is not None:
+        return f"{flops:.2g} FLOPs for {new} pairs"
+    replayed = replay.budget or new
+    flops *= 1 + replayed / new
+    return f"{flops:.2g} FLOPs for {new} new pairs and {replayed} replayed ones"
 
 
 def _memory(run: PreparedRun, rows: Rows, device: Device) -> str:

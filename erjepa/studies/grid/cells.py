@@ -37,9 +37,10 @@ class Cell:
     needs: Mapping[str, str] = field(default_factory=dict)
 
     def at_end(self, results: Iterable[Result]) -> str:
-        """Say the accuracy of the last of its results on its own dataset."""
-        accuracy = [x.accuracy for x in results if x.dataset == self.dataset][-1]
-        return f"accuracy {accuracy:.1%} at the end"
+        """Say the accuracy at its end on its own dataset, of the first kind of weights."""
+        own = [line for line in results if line.dataset == self.dataset]
+        last = [line for line in own if line.weights == own[0].weights][-1]
+        return f"accuracy {last.accuracy:.1%} at the end"
 
     @property
     def name(self) -> str:
@@ -104,7 +105,8 @@ def _identity(cell: Cell, runs: Mapping[str, str]) -> list[Any]:
         trained["replay"] |= {"share": None}  # there is no inherited memory
     needs = [name and runs[name] for name in (cell.tokens_of, *cell.after)]
     merges = cell.new_adapter and bool(cell.after)
-    return [cell.dataset, cell.seed, cell.budget_factor, needs, merges, trained]
+    starts = _starts_from(cell, "")
+    return [cell.dataset, cell.seed, cell.budget_factor, needs, merges, starts, trained]
 
 
 def _how_scored(experiment: Experiment, cell: Cell) -> list[dict[str, Any]]:
@@ -190,17 +192,7 @@ def training_command(
     overrides: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
     overrides |= _merged(experiment, cell, after)
     if after:
-        start = _end_of(experiment, cell, after[-1])
-        replay = load_run(cell.config, cell.overrides).replay
-        # Overrides of these keys win, including None to start without them.
-        given = {
-            key for name, at in cell.overrides.items() for key, _ in leaves(name, at)
-        }
-        if not cell.new_adapter and "init_from" not in given:
-            overrides["init_from"] = start
-        has_memory = replay.weight and replay.selection != "current_batch"
-        if has_memory and "replay.init_from" not in given:
-            overrides["replay.init_from"] = start
+        overrides |= _starts_from(cell, _end_of(experiment, cell, after[-1]))
     if experiment.budgets is None:  # every epoch is scored
         overrides["keep_epochs"] = True
     if budgets := budgets_of(experiment, cell):
@@ -212,6 +204,25 @@ def training_command(
     if checkpoint.resumable_checkpoints(folder):
         overrides["resume_from_checkpoint"] = True
     return _tune(experiment, "erjepa_recipe", cell, overrides)
+
+
+def _starts_from(cell: Cell, run: str) -> dict[str, str | None]:
+    """Return the overrides that start a cell from the weights and the memory of an earlier run."""
+    if not cell.after:
+        return {}
+    cfg = load_run(cell.config, cell.overrides)
+    starts: dict[str, str | None] = {}
+    if not cell.new_adapter:
+        starts["init_from"] = run
+    if cfg.replay.weight and cfg.replay.selection != "current_batch":
+        starts["replay.init_from"] = run
+    # Overrides of these keys win, including None to start without them.
+    for name, value in cell.overrides.items():
+        for key, _ in leaves(name, value):
+            starts.pop(key, None)
+    if cfg.continue_from is not None:  # the first run of the sequence has continued it
+        starts["continue_from"] = None
+    return starts
 
 
 def budgets_of(experiment: Experiment, cell: Cell) -> list[float]:
@@ -243,20 +254,28 @@ def evaluation_command(
 ) -> list[str]:
     """Return the command that scores checkpoints of a cell, or without ``paths`` the base model."""
     checkpoints = [str(path) for path in paths]
-    weights = WEIGHTS[tuple(experiment.score_weights)]
     overrides = {
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
+        "eval_split": experiment.score_on,
+        "checkpoint": WEIGHTS[tuple(experiment.score_weights)]
+        if checkpoints
+        else "last",
         **_merged(experiment, cell, after),
         # Each dataset of a sequence has its own evaluation command.
         **({"eval_earlier": False} if experiment.continual else {}),
-        **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
-        **({"checkpoint": weights} if checkpoints and weights != "last" else {}),
         **experiment.evaluation,
+        "merged": scores_merged(experiment, cell),
         **({"checkpoint_dir": checkpoints} if checkpoints else {"base_only": True}),
     }
     return _tune(experiment, "erjepa_eval", cell, overrides)
+
+
+def scores_merged(experiment: Experiment, cell: Cell) -> bool:
+    """Whether the scores of a cell are those of merged weights; the base model has none."""
+    keys = {**cell.overrides, **experiment.evaluation}
+    return bool(cell.budget_factor) and load_run(cell.config, keys).merged
 
 
 def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:

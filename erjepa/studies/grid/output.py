@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -18,11 +18,14 @@ from typing import Any
 
 import torch
 
+import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
-from erjepa.studies.grid.cells import Cell
+from erjepa.studies.grid.cells import Cell, scores_merged
+from erjepa.studies.grid.config import entry_of
 from erjepa.studies.results import Result, Weights, read_results
 from erjepa.studies.training_log import read_training_log
+from erjepa.utils.checked import leaves
 from erjepa.utils.files import EXPERIMENT, PREDICTIONS, RESULTS, write_whole
 from erjepa.utils.jsonl import to_jsonl
 from erjepa.utils.summary import read_summary
@@ -94,30 +97,30 @@ def result_of(
     experiment: Experiment,
     output_dir: Path,
     cell: Cell,
-    dataset: str,
+    scored: Cell,
     path: Path,
     weights: Weights,
 ) -> Result:
     """Build the result of a scored checkpoint.
 
     Args:
-        dataset: the scored one; in a sequence not only that of the cell.
+        scored: the cell whose config scores ``cell``, one of :func:`scored_as`.
         path: folder of the checkpoint; it does not exist for the base model.
     """
     untrained = dict.fromkeys(_PROGRESS, 0)
     progress = checkpoint.load_progress(path) if cell.budget_factor else untrained
     (folder,) = checkpoint.of_weights(path, weights if cell.budget_factor else "last")
     split = experiment.score_on
-    merged = bool({**cell.overrides, **experiment.evaluation}.get("merged"))
+    merged = scores_merged(experiment, scored)
     name = checkpoint.name_of_scores(folder, split, merged=merged)
-    scores = scores_dir(path.parent, cell, dataset) / "evaluation" / name
+    scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name
     summary = read_summary(scores)
     examples = summary.readings[summary.primary].examples
     rate = summary.examples_per_second
     log = path.parent / "logs" / "metrics.txt"
     return Result(
         cell=cell.name,
-        dataset=dataset,
+        dataset=scored.dataset,
         stage=cell.dataset if experiment.continual else None,
         method=cell.method,
         seed=cell.seed,
@@ -168,11 +171,15 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
     Seeds, methods and, outside a sequence, datasets may be added to a recorded experiment.
 
     Raises:
-        ValueError: naming the key, if the folder holds a different experiment.
+        ValueError: naming the key, if the folder holds a different experiment, or a config of the
+            recipe has changed.
     """
-    path = output_dir / EXPERIMENT
+    path, recipe_configs = output_dir / EXPERIMENT, _recipe_configs(experiment)
     if path.exists():
-        before, config = asdict(read_record(output_dir).config), asdict(experiment)
+        record = read_record(output_dir)
+        for name, values in record.recipe_configs.items():
+            _require_unchanged(path, name, values, recipe_configs.get(name, values))
+        before, config = asdict(record.config), asdict(experiment)
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was started with the sequence of datasets "
@@ -189,7 +196,29 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
                 )
         if json.dumps(before) == json.dumps(config):  # in this order, which tables have
             return
-    write_whole(path, json.dumps(asdict(_record(experiment)), indent=2) + "\n")
+    record = asdict(_record(experiment, recipe_configs))
+    write_whole(path, json.dumps(record, indent=2) + "\n")
+
+
+def _recipe_configs(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return the content of the configs of all datasets, with that of their ``defaults``."""
+    names = {**experiment.datasets, **experiment.also_scored}
+    configs = {entry_of(experiment, name)[0] for name in names}
+    return {name: erjepa.configs.merged(name) for name in sorted(configs)}
+
+
+def _require_unchanged(
+    path: Path, name: str, started: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    before, after = dict(leaves(name, started)), dict(leaves(name, now))
+    for key in (*before, *after):
+        if before.get(key) != after.get(key):
+            of = key.removeprefix(f"{name}.")
+            raise ValueError(
+                f"{path} was started with {of}={json.dumps(before.get(key))} in the config "
+                f"{name}, which now has {json.dumps(after.get(key))}. Restore it, or choose "
+                "another output_dir."
+            )
 
 
 def _continues(key: str, started: Any, given: Any) -> bool:
@@ -200,7 +229,9 @@ def _continues(key: str, started: Any, given: Any) -> bool:
     return all(name in given and given[name] == started[name] for name in started)
 
 
-def _record(experiment: Experiment) -> Record:
+def _record(
+    experiment: Experiment, recipe_configs: Mapping[str, Mapping[str, Any]]
+) -> Record:
     packages = ("torch", "torchtune", "torchao", "erjepa")
     versions = {name: version(name) for name in packages}
     gpus = range(torch.cuda.device_count())
@@ -210,6 +241,7 @@ def _record(experiment: Experiment) -> Record:
         revision=_revision(),
         hardware=Hardware(_cpu(), os.cpu_count(), names),
         config=experiment,
+        recipe_configs=recipe_configs,
     )
 
 

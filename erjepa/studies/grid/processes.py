@@ -69,6 +69,8 @@ class Runner:
 
         def end_with_parent() -> None:
             set_parent_death_signal(signal.SIGTERM)
+            # Slurm may send a task's warning, SIGUSR2, to its children too; the task ends them.
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             if os.getppid() != parent:  # the grid died before the signal was set
                 os._exit(1)
 

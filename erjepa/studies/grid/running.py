@@ -123,7 +123,7 @@ def _train_and_score(
     if tokens is not None:
         cell = replace(cell, overrides={**cell.overrides, "stop.tokens": tokens})
     return [
-        result_of(experiment, output_dir, cell, scored.dataset, path, weights)
+        result_of(experiment, output_dir, cell, scored, path, weights)
         for path in paths or [folder / "base"]
         for weights in experiment.score_weights
         for scored in scored_cells

@@ -56,7 +56,20 @@ def test_a_run_that_works(doctor, small):
     assert (code, faults(found)) == (0, [])
     assert set(found) == set(NAMES)
     assert found["ranks"][1] == "2; a step has 8 pairs, 4 x 1 accumulated x 2"
-    assert found["step"][1].endswith(" FLOPs for new pairs and as many replayed ones")
+    assert found["step"][1].endswith(" FLOPs for 8 new pairs and 8 replayed ones")
+
+
+def test_the_flops_of_replayed_pairs_are_of_as_many_as_there_are(doctor, small):
+    def step(**overrides):
+        _, found = doctor(*small(**overrides), "--nproc_per_node", 2)
+        flops, _, pairs = found["step"][1].partition(" FLOPs for ")
+        return float(flops), pairs
+
+    new, pairs = step(replay__weight=0)
+    assert pairs == "8 pairs"
+    few, pairs = step(replay__budget=2)
+    assert pairs == "8 new pairs and 2 replayed ones"
+    assert few / new == pytest.approx(1.25, rel=0.06)  # of two digits
 
 
 def too_little_disk(monkeypatch):

@@ -78,8 +78,8 @@ def test_evaluation_command(tmp_path):
     assert command == [
         *("tune", "run", "erjepa_eval", "--config", "tiny_synth"),
         *("epochs=2", "replay.weight=0", "seed=7", f"output_dir={tmp_path}"),
-        *("alignment=true", "eval_batch_size=3"),
-        'checkpoint_dir=["/a b/x", "/y"]',
+        *("alignment=true", "eval_split=test", "checkpoint=last", "eval_batch_size=3"),
+        *("merged=false", 'checkpoint_dir=["/a b/x", "/y"]'),
     ]
 
 

@@ -29,6 +29,22 @@ overrides: {epochs: 30, loss.jepa_weight: 0, replay.score: lm, replay.selection:
 budgets: [40]
 match: flops
 """
+# A key set to null, against one that is not set: equal until there is an earlier stage.
+ALONE = """
+name: alone
+seeds: [1]
+continual: True
+datasets:
+  first: {config: tiny_synth, dataset.size: 11}
+  second: {config: tiny_synth, dataset.size: 12}
+methods:
+  SFT: {replay.weight: 0}
+  Alone: {replay.weight: 0, init_from: null, replay.init_from: null}
+  Replay: {}
+  Memory alone: {init_from: null}
+  Weights alone: {replay: {init_from: null}}
+overrides: {replay.selection: uniform}
+"""
 SHARES = "Tenth", "Half"  # two methods that are equal in the first stage
 EQUAL = {
     "first/mixed/seed_1": "first/sft/seed_1",
@@ -87,6 +103,14 @@ def test_which_cells_are_equal(tmp_path):
     for text, expected in (
         (SEQUENCE, EQUAL),
         (UNEQUAL, {}),
+        (
+            ALONE,
+            {
+                "first/alone/seed_1": "first/sft/seed_1",
+                "first/memory_alone/seed_1": "first/replay/seed_1",
+                "first/weights_alone/seed_1": "first/replay/seed_1",
+            },
+        ),
         (
             MATCHED,
             {

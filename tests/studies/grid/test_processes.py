@@ -32,6 +32,11 @@ def test_killed_together_with_its_grid(run, monkeypatch):
     timer.join()
 
 
+def test_the_warning_of_slurm_ends_no_run(run):
+    """Slurm may send it to all processes of a task, which itself ends them."""
+    assert run("kill -USR2 $$; exit 5", []) == 5
+
+
 @pytest.mark.parametrize(("line", "code"), [("exit 3", 3), ("kill -TERM $$", -15)])
 def test_failed_by_itself(run, line, code):
     assert run(line, []) == code

@@ -199,6 +199,34 @@ def test_an_experiment_may_grow_and_not_change(fake, capsys):
     assert summary(fake) == EXPECTED
 
 
+def test_a_config_of_the_recipe_may_not_change(fake, capsys):
+    own = fake / "own.yaml"
+    own.write_text("defaults: tiny_synth\nbatch_size: 8\n")
+    datasets = f"datasets={{synth: {own}}}"
+    assert run(fake, datasets, "seeds=[1]") == 0
+    own.write_text("defaults: tiny_synth\nbatch_size: 4\n")
+    with pytest.raises(SystemExit):
+        run(fake, datasets)
+    said = f"was started with batch_size=8 in the config {own}, which now has 4"
+    assert said in capsys.readouterr().err
+    own.write_text("batch_size: 8\ndefaults: tiny_synth\n")
+    assert run(fake, datasets) == 0
+    assert summary(fake) == EXPECTED
+
+
+def test_what_a_config_of_the_recipe_scores_is_set_by_the_grid(fake):
+    """But for merged weights, which count."""
+    own = fake / "own.yaml"
+    own.write_text(
+        "defaults: tiny_synth\neval_split: validation\nvalidation: {size: 5}\n"
+        "merged: True\ncheckpoint: ema\nema_decay: 0.9\n"
+    )
+    assert run(fake, f"datasets={{synth: {own}}}") == 0
+    assert summary(fake) == EXPECTED
+    assert {line["split"] for line in results(fake)} == {"test"}
+    assert all("_merged/" in line["predictions"] for line in results(fake))
+
+
 def test_an_experiment_that_was_begun_before_there_was_a_key_goes_on(fake, capsys):
     run(fake, "seeds=[1]")
     path = fake / "out" / "experiment.json"

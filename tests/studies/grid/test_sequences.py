@@ -90,6 +90,17 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     scored = evaluation_command(sequence, third, tmp_path, [tmp_path], folders)
     # Every dataset of the sequence is scored by its own command.
     assert merged in scored and "eval_earlier=false" in scored
+    # The first run alone continues a run from outside.
+    own = {**second.overrides, "continue_from": "/january"}
+    assert "continue_from=/january" in training_command(
+        sequence, replace(found["first/replay/seed_1"], overrides=own), tmp_path
+    )
+    after = [tmp_path / name for name in second.after]
+    command = training_command(
+        sequence, replace(second, overrides=own), tmp_path, None, after
+    )
+    assert {"continue_from=null", *expected} < {*command}
+    assert "continue_from=/january" not in command
     # One that replays the step's own pairs has no memory to carry on.
     own = {**second.overrides, "replay.selection": "current_batch"}
     assert carried(replace(second, overrides=own)) == expected[:1]
@@ -207,10 +218,11 @@ def test_further_datasets_are_scored(tmp_path):
         assert {one.overrides["dataset.grammar_seed"] for one in trained[:1]} == {1}
 
 
-def test_averaged_weights_of_a_sequence(fake_sequence):
+def test_averaged_weights_of_a_sequence(fake_sequence, capsys):
     keys = ["overrides.ema_decay=0.9", "score_weights=[last,ema]", "budgets=[40]"]
     keys += ["also_scored={extra: tiny_synth}"]
     assert run(fake_sequence, *keys, "order=[first,second]") == 0
+    printed = capsys.readouterr().out
     found = results(fake_sequence)
     last, averaged = (
         {(line["cell"], line["dataset"]) for line in found if line["weights"] == kind}
@@ -219,6 +231,14 @@ def test_averaged_weights_of_a_sequence(fake_sequence):
     assert last == averaged and ("second/base/seed_1", "first") in averaged
     assert ("first/replay/seed_1", "extra") in averaged
     assert len(found) == 2 * len(last)
+    # Of the last weights, as in the tables.
+    (own,) = (
+        line["accuracy"]
+        for line in found
+        if (line["cell"], line["dataset"]) == ("first/replay/seed_1", "first")
+        and line["weights"] == "last"
+    )
+    assert f"first/replay/seed_1: accuracy {own:.1%} at the end" in printed
 
 
 @pytest.mark.slow
