@@ -4,6 +4,7 @@
 #   bash install.sh [FOLDER]           default: ./erjepa beside this script
 #   PYTHON=/path/to/python bash install.sh FOLDER
 #   CHECKS=none bash install.sh FOLDER
+#   DATA=/path/to/nl_rx bash install.sh FOLDER    which the check `study` of a GPU needs
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/bundle.env" # PYTHON_VERSION, MACHINE, GLIBC, WITHOUT
