@@ -176,10 +176,10 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
     """
     path, recipe_configs = output_dir / EXPERIMENT, _recipe_configs(experiment)
     if path.exists():
-        record = read_record(output_dir)
-        for name, values in record.recipe_configs.items():
+        started = read_record(output_dir)
+        for name, values in started.recipe_configs.items():
             _require_unchanged(path, name, values, recipe_configs.get(name, values))
-        before, config = asdict(record.config), asdict(experiment)
+        before, config = asdict(started.config), asdict(experiment)
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was started with the sequence of datasets "

@@ -144,11 +144,14 @@ def alignment(
     seed: int | None = None,
     column: str = "cosine",
 ) -> Parts:
-    """Cosine of prompt and target, and correctness, of each example over checkpoints.
+    """Cosine of embeddings, and correctness, of each example over checkpoints.
 
-    ``column``: ``cosine``, after the predictor, or ``cosine_of_input``, before it.
+    ``column``: ``cosine``, of prediction and target, or ``cosine_of_input``, of prompt and target.
     """
     seed = results.seeds[0] if seed is None else seed
+    compared = (
+        "prompt and target" if column == "cosine_of_input" else "prediction and target"
+    )
     accuracy = results.over_points(dataset, methods)
     for method in methods:
         if (method, seed) not in accuracy.index:
@@ -183,7 +186,7 @@ def alignment(
             cells = [method, number, run.checkpoint, run.accuracy]
             rows.append([*cells, means.get(True), means.get(False)])
     yield Figure(
-        f"JEPA loss in training; the cosine between the embeddings of prompt and target of each "
+        f"JEPA loss in training; the cosine between the embeddings of {compared} of each "
         f"test example of {dataset} at each checkpoint; and whether its prediction is correct "
         "(dark). Examples are sorted by correctness at the last checkpoint, then at earlier "
         f"ones. Seed {seed}.",
@@ -193,7 +196,7 @@ def alignment(
     names = ["Method", "Number", "Checkpoint", "Accuracy (%)"]
     split = ["Cosine, correct", "Cosine, wrong"]
     yield Table(
-        f"Accuracy on {dataset}, and mean cosine between prompt and target of correct and of "
+        f"Accuracy on {dataset}, and mean cosine between {compared} of correct and of "
         f"wrong examples, at each checkpoint. Seed {seed}.",
         pd.DataFrame(rows, columns=names + split),
         digits=dict.fromkeys(split, 4),

@@ -199,6 +199,15 @@ def test_an_experiment_may_grow_and_not_change(fake, capsys):
     assert summary(fake) == EXPECTED
 
 
+def test_databases_are_looked_for_before_the_first_run(fake, capsys):
+    spider = "{config: tiny_synth, databases: /nowhere}"
+    with pytest.raises(SystemExit):
+        run(fake, f"datasets={{synth: tiny_synth, spider: {spider}}}")
+    said = "databases=/nowhere, of dataset spider: no such folder"
+    assert said in capsys.readouterr().err
+    assert not calls(fake) and not (fake / "out" / "experiment.json").exists()
+
+
 def test_a_config_of_the_recipe_may_not_change(fake, capsys):
     own = fake / "own.yaml"
     own.write_text("defaults: tiny_synth\nbatch_size: 8\n")

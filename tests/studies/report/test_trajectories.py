@@ -182,6 +182,8 @@ def test_alignment(results, predictions):
         wrong = [one["cosine"] for one in runs[-1] if not one["exact_match"]]
         assert last[0] == method and last[1] == 3
         assert last[5] == pytest.approx(statistics.mean(wrong))
+    for part in (figure, table):
+        assert "prediction and target" in part.caption
 
 
 def test_alignment_needs_cosines(tmp_path):
