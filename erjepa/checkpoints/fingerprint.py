@@ -1,6 +1,7 @@
 """The fingerprint of a run, stored in checkpoints to detect changes when the run is resumed."""
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from erjepa.datasets import Pair
 from erjepa.datasets.split import count_held_out
 from erjepa.replay import ReplaySettings
 from erjepa.utils.checked import leaves
+from erjepa.utils.files import open_regular
 
 # Keys that determine the final weights, averaged ones included. Data is compared by its tokens,
 # and the base model by its weights, wherever they are stored. The pairs of a step matter, but not
@@ -42,6 +44,7 @@ _FIXED = (
     _INHERITS,
 )
 _SAMPLE = 256  # values of each weight in the digest
+_BLOCKS, _BLOCK = 256, 4096  # of a file in its digest: number, and bytes of each
 # Defaults of keys that old checkpoints may lack.
 _DEFAULTS = {
     "train_on_turns": "last",
@@ -85,6 +88,26 @@ def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
         row = weight[tuple(n // 2 for n in weight.shape[:-1])].reshape(-1)[:_SAMPLE]
         digest.update(row.contiguous().view(torch.uint8).numpy().tobytes())
     return f"{len(weights)} weights, {digest.hexdigest()[:12]}"
+
+
+def digests_of_files(folder: Path) -> dict[str, str]:
+    """Return size and a short digest of each file with weights in a folder, by name.
+
+    The digest covers evenly spaced blocks, and all of a file of up to 1 MiB.
+    """
+    patterns = ("*model*", "*.safetensors", "*.pth")
+    files = {f for name in patterns for f in folder.glob(name) if f.is_file()}
+    return {file.name: _digest_of_file(file) for file in sorted(files)}
+
+
+def _digest_of_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        for start in range(0, size, max(size // _BLOCKS, _BLOCK)):
+            file.seek(start)
+            digest.update(file.read(_BLOCK))
+    return f"{size} bytes, {digest.hexdigest()[:12]}"
 
 
 def digest_of_pairs(pairs: Iterable[Pair]) -> str:

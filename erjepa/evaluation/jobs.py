@@ -14,7 +14,11 @@ from torchtune.config._errors import InstantiationError
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.fingerprint import data_of, data_of_checkpoint
+from erjepa.checkpoints.fingerprint import (
+    data_of,
+    data_of_checkpoint,
+    digests_of_files,
+)
 from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset, hold_out
 from erjepa.evaluation.earlier import (
@@ -26,7 +30,7 @@ from erjepa.evaluation.earlier import (
     starts_of,
 )
 from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
-from erjepa.evaluation.predictions import require_own_scores
+from erjepa.evaluation.predictions import require_own_base, require_own_scores
 from erjepa.packing import layout_of
 from erjepa.tasks.summary import Texts
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
@@ -53,15 +57,12 @@ class Job(NamedTuple):
         settings = {key: values[key] for key in [*keys, SCORED[cfg.eval_split]]}
         # The files that these keys name can change.
         settings["pairs"] = self.examples.digest
-        if base := values["checkpointer"].get("checkpoint_dir"):
-            settings["base files"] = _stamps(Path(base))
+        settings |= _base_of(cfg)
         settings |= {"batch_size": cfg.eval_batch_size, "merged": cfg.merged}
-        if values["base_adapters"]:
-            settings["base_adapters"] = values["base_adapters"]
         if cfg.eval_split == "validation":
             settings["held out"] = [values["validation"][k] for k in ("size", "seed")]
         if self.path is not None:
-            settings["files"] = _stamps(self.path)
+            settings["weights"] = digests_of_files(self.path)
         if cfg.target_loss:
             settings["target_loss"] = True
         if cfg.alignment:
@@ -70,12 +71,14 @@ class Job(NamedTuple):
         return settings
 
 
-def _stamps(folder: Path) -> dict[str, list[int]]:
-    """Return size and time of the files with weights in a folder."""
-    files = {
-        f for name in ("*model*", "*.safetensors", "*.pth") for f in folder.glob(name)
-    }
-    return {f.name: [f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(files)}
+def _base_of(cfg: Config) -> dict[str, Any]:
+    """Return the settings that identify the base model."""
+    base: dict[str, Any] = {}
+    if folder := cfg.checkpointer.get("checkpoint_dir"):
+        base["base weights"] = digests_of_files(Path(folder))
+    if cfg.base_adapters:
+        base["base_adapters"] = cfg.base_adapters
+    return base
 
 
 def weights_to_score(cfg: Config) -> Sequence[Path | None]:
@@ -83,8 +86,8 @@ def weights_to_score(cfg: Config) -> Sequence[Path | None]:
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if keys contradict each other, checkpoints have the same name, or
-            ``output_dir`` belongs to another run.
+        ValueError: if keys contradict each other, checkpoints have the same name, ``output_dir``
+            belongs to another run, or it holds the scores of another base model.
     """
     if cfg.base_only:
         if cfg.merged:
@@ -93,6 +96,7 @@ def weights_to_score(cfg: Config) -> Sequence[Path | None]:
             raise ValueError(
                 f"checkpoint={cfg.checkpoint} cannot be combined with base_only=True"
             )
+        require_own_base(Path(cfg.output_dir), _base_of(cfg))
         return [None]
     folders = [
         weights

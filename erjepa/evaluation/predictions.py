@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 from erjepa.checkpoints.checkpoint import score_name
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.tasks.score import write_scores
+from erjepa.utils.checked import leaves
 from erjepa.utils.files import PREDICTIONS, SUMMARY, config_of_run
 from erjepa.utils.jsonl import to_jsonl
 from erjepa.utils.summary import Summary, read_summary
 
+log = logging.getLogger(__name__)
+
 SETTINGS = "settings.json"
+_BASE = ("base weights", "base_adapters")  # settings that identify the base model
 _MAX_LABELS = 150  # bytes, of the 255 of a file name
 
 
@@ -26,11 +31,8 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
         dataset: section of the dataset, as JSON.
         key: key of the dataset in the settings, ``eval_dataset`` or ``dataset``.
     """
-    try:
-        first = json.loads((folder / SETTINGS).read_text())[key]
-    except (FileNotFoundError, ValueError, KeyError):
-        return folder  # there are no settings, or they are being written
-    if first == dataset:
+    stored = _read_settings(folder)
+    if key not in stored or stored[key] == dataset:
         return folder
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
     labels = "+".join(label for label, _ in datasets_of(dataset))
@@ -69,12 +71,39 @@ def require_own_scores(output_dir: Path, path: Path) -> None:
                 )
 
 
+def require_own_base(output_dir: Path, base: Mapping[str, Any]) -> None:
+    """Check that scores of the base model do not replace those of another base model.
+
+    Args:
+        base: the settings that identify the base model.
+
+    Raises:
+        ValueError: naming the scores.
+    """
+    for file in sorted(output_dir.glob(f"evaluation/*/{SETTINGS}")):
+        stored = _read_settings(file.parent)
+        is_of_base = "weights" not in stored and "base weights" in stored
+        if is_of_base and base != {k: stored[k] for k in _BASE if k in stored}:
+            raise ValueError(
+                f"{file.parent} holds the scores of another base model, from "
+                f"{stored['checkpointer'].get('checkpoint_dir')}; set another output_dir"
+            )
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings of an evaluation; empty if there are none, or they are being written."""
+    try:
+        return json.loads((folder / SETTINGS).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
 class PredictionStore:
     """The output folder of one evaluation.
 
     During the evaluation each rank appends predictions to its own file; ``finish`` writes
     ``predictions.jsonl`` and ``summary.json``. An interrupted evaluation reuses its predictions if
-    the settings are the same; with other settings it starts anew.
+    the settings are the same; with other settings it starts anew, and logs which ones changed.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], rank: int) -> None:
@@ -89,9 +118,7 @@ class PredictionStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
-            final = [self.folder / name for name in (PREDICTIONS, SUMMARY)]
-            for path in (*self._parts(), *final):
-                path.unlink(missing_ok=True)
+            self._delete_answers()
             settings.write_text(self._settings)
         verdicts = {"extracted"}
         if (self.folder / SUMMARY).exists():
@@ -119,6 +146,25 @@ class PredictionStore:
         """Write the final files and remove those of the ranks; called on one rank."""
         write_scores(self.folder, predictions, summary)
         for path in self._parts():
+            path.unlink()
+
+    def _delete_answers(self) -> None:
+        """Delete the answers of other settings, and say in which settings these differ."""
+        final = [self.folder / name for name in (PREDICTIONS, SUMMARY)]
+        answers = [path for path in (*self._parts(), *final) if path.exists()]
+        if answers:
+            then, now = _read_settings(self.folder), json.loads(self._settings)
+            then, now = (dict(leaves("", settings)) for settings in (then, now))
+            changes = [
+                f"{key[1:]} was {then.get(key)}, is {now.get(key)}"
+                for key in sorted({*then, *now})
+                if then.get(key) != now.get(key)
+            ]
+            log.warning(
+                f"{self.folder}: its answers are deleted and generated anew, as settings have "
+                f"changed: {'; '.join(changes)}."
+            )
+        for path in answers:
             path.unlink()
 
     def _parts(self) -> list[Path]:

@@ -1,5 +1,6 @@
 """Which answers of an interrupted or repeated evaluation can be used again."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +56,22 @@ def test_answers_with_other_settings_are_not_used(settings, given, changed):
 def test_answers_of_other_weights_are_not_used(settings, tmp_path):
     before = settings()
     (tmp_path / "adapter_model.pt").write_bytes(b"other weights")
+    assert settings() != before
+
+
+def test_answers_of_a_copy_are_used(settings, tmp_path):
+    """As after ``cp -r`` of a run, or on another node."""
+    before = settings()
+    os.utime(tmp_path / "adapter_model.pt", (1, 1))
+    assert settings() == before
+
+
+def test_a_large_file_that_changed_is_noticed(settings, tmp_path):
+    weights = bytearray(3 << 20)
+    (tmp_path / "adapter_model.pt").write_bytes(weights)
+    before = settings()
+    weights[1 << 20 : 2 << 20] = b"x" * (1 << 20)
+    (tmp_path / "adapter_model.pt").write_bytes(weights)
     assert settings() != before
 
 

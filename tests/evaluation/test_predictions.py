@@ -1,12 +1,14 @@
 """Predictions of an interrupted evaluation are kept and continued."""
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from erjepa.checkpoints.checkpoint import score_name
 from erjepa.configs import load
-from erjepa.evaluation.jobs import weights_to_score
+from erjepa.evaluation.jobs import Job, weights_to_score
 from erjepa.evaluation.predictions import PredictionStore, folder_of
 from erjepa.tasks.score import write_scores
 from erjepa.utils.summary import Reading, Summary, read_summary, scores_of_run
@@ -51,12 +53,16 @@ def test_finish_replaces_parts_and_can_be_read_again(store, tmp_path):
     assert store.open() == {1: {"id": 1, "output": "x"}}
 
 
-def test_other_settings_start_anew(store, tmp_path):
+def test_other_settings_start_anew(store, tmp_path, caplog):
     store.finish([{"id": 1, "output": "x"}], SUMMARY)
+    store.open()
+    assert not caplog.text
     other = PredictionStore(tmp_path, {**SETTINGS, "max_new_tokens": 6}, 0)
     assert other.open() == {}
     # The old accuracy does not pass for that of the new settings.
     assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
+    (said,) = caplog.messages
+    assert said.endswith("settings have changed: max_new_tokens was 5, is 6.")
 
 
 def test_each_dataset_has_a_folder(tmp_path):
@@ -126,6 +132,32 @@ def test_scores_of_another_checkpoint_of_the_same_name_stay(runs):
         weights("scores", "b")
     (runs / "a").rename(runs / "moved")
     assert weights("scores", "moved")
+
+
+def base_scores(folder, output_dir, *more):
+    """Start to score the base model in a folder."""
+    keys = [f"checkpointer.checkpoint_dir={folder}", "base_only=True", *more]
+    cfg = load("tiny_synth", [f"output_dir={output_dir}", *keys])
+    assert weights_to_score(cfg) == [None]
+    job = Job(None, SimpleNamespace(cfg=cfg, digest="0123"), None)
+    PredictionStore(output_dir / "evaluation" / "base", job.settings(), 0).open()
+
+
+def test_scores_of_another_base_model_stay(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(name.encode())
+    scores, copy = tmp_path / "scores", tmp_path / "copy"
+    base_scores(tmp_path / "a", scores)
+    with pytest.raises(ValueError, match="another base model, from .*/a; set another"):
+        base_scores(tmp_path / "b", scores)
+    with pytest.raises(ValueError, match="evaluation/base holds the scores of another"):
+        base_scores(tmp_path / "a", scores, "base_adapters=[c]")
+    shutil.copytree(tmp_path / "a", copy)
+    base_scores(copy, scores)
+    # Earlier versions did not identify the base model.
+    (scores / "evaluation" / "base" / "settings.json").write_text('{"base files": {}}')
+    base_scores(tmp_path / "b", scores)
 
 
 def test_scores_of_another_run_are_not_taken_for_those_of_the_run(runs):
