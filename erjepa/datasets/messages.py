@@ -87,7 +87,7 @@ class RecordMessages:
             if isinstance(value, int) and not isinstance(value, bool):
                 value = str(value)  # such as an answer that is a number
             if key in _CHATS:
-                _require_turns(value, column, *_CHATS[key])
+                value = _read_turns(value, column, *_CHATS[key])
             else:
                 require_text(value, f"column {column!r}", may_be_empty=is_optional)
             given[key] = value
@@ -213,14 +213,19 @@ def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
         ) from None
 
 
-def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
-    """Check turns: for an invalid one torchtune repeats the previous, or fails without a place."""
+def _read_turns(
+    turns: Any, column: str, speaker: str, said: str
+) -> list[dict[str, Any]]:
+    """Check turns: for an invalid one torchtune repeats the previous, or fails without a place.
+    Join the text parts of each: Llama 3's tokenizer would strip every part.
+    """
     roles = {
         "role": ("system", "user", "assistant", "ipython"),
         "from": ("system", "human", "gpt"),
     }[speaker]
     if not isinstance(turns, list):
         raise TypeError(f"column {column!r} holds no list of turns")
+    read = []
     for i, turn in enumerate(turns):
         place = f"column {column!r}, turn {i}"
         if not (isinstance(turn, dict) and {speaker, said} <= turn.keys()):
@@ -238,6 +243,8 @@ def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
             if not isinstance(part, dict) or part.get("type") != "text":
                 raise ValueError(f"{place}: {part!r:.60} is no text")
             require_text(part.get("text"), f"{place}: {said}", may_be_empty=True)
+        read.append({**turn, said: "".join(part["text"] for part in parts)})
+    return read
 
 
 def _chat_key(turns: Any, otherwise: str) -> str:

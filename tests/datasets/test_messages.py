@@ -52,6 +52,22 @@ def test_chats_of_either_kind(read, record, column_map):
 
 
 @pytest.mark.parametrize(
+    ("column", "said", "chat"),
+    [("messages", "content", CHAT), ("conversations", "value", SHAREGPT)],
+)
+def test_texts_in_parts_are_joined(read, column, said, chat):
+    """Llama 3's tokenizer strips each part, so white space between parts would be lost."""
+
+    def asking(content):
+        system, user, answer = chat[column]
+        return read({column: [system, {**user, said: content}, answer]})
+
+    texts = ("one\n", "and two")
+    parts = asking([{"type": "text", "text": text} for text in texts])
+    assert parts[0] == asking("".join(texts))[0]
+
+
+@pytest.mark.parametrize(
     ("source", "target"),
     [
         ("input", "output"),
