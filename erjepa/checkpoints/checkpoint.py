@@ -68,6 +68,8 @@ class _Progress(TypedDict, total=False):
     lora_alpha: float
     base_adapters: list[str]
     data: dict[str, str | int]  # the run's dataset, see data_of
+    # Earlier runs, as the config names them: the newest checkpoints when the run started.
+    started_from: dict[str, str]
 
 
 def checkpoint_name(epoch: int, step: int | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erjepa.checkpoints.checkpoint import name_of_scores
+from erjepa.checkpoints.checkpoint import PROGRESS, load_progress, name_of_scores
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
@@ -18,7 +18,7 @@ from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
 from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.checked import checked, read_json
-from erjepa.utils.files import EMA, PREDICTIONS
+from erjepa.utils.files import EMA, PREDICTIONS, config_of_run
 from erjepa.utils.summary import Change, scores_of_run
 
 # Keys that determine, in addition to the dataset, the scored examples and the scoring.
@@ -116,7 +116,7 @@ def earlier_runs(
             continue
         known.add(start)
         try:
-            file, checkpoint = find_run(start)
+            file, checkpoint = _find_run(start)
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
                 warn(f"forgetting since {start.absolute()} is not measured: {error}")
@@ -127,8 +127,16 @@ def earlier_runs(
             checkpoint /= EMA
         config = resolved(merged(str(file)))
         runs[file.resolve()] = _read_run(file, checkpoint, config, cfg)
-        waiting += _starts(config, file)
+        waiting += _starts(config, checkpoint, file)
     return list(runs.values())
+
+
+def _find_run(start: Path) -> tuple[Path, Path]:
+    """Return the config and the checkpoint of an earlier run, which may have deleted it since."""
+    file = config_of_run(start)
+    if file is not None and not start.exists():
+        return file, start
+    return find_run(start)
 
 
 def earlier_datasets(runs: Sequence[EarlierRun]) -> list[dict[str, Any]]:
@@ -156,21 +164,27 @@ def starts_of(path: Path, cfg: Config) -> list[Path]:
     try:
         file, _ = find_run(path)
     except FileNotFoundError:
-        return _starts(cfg.as_dict())
-    return _starts(resolved(merged(str(file))), file)
+        return _starts(cfg.as_dict(), path)
+    return _starts(resolved(merged(str(file))), path, file)
 
 
-def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:
+def _starts(
+    values: Mapping[str, Any], path: Path, file: Path | None = None
+) -> list[Path]:
     """Return the paths that a run started from: weights, merged adapters and memories.
 
-    Relative paths are relative to the folder in which the run was started. If the run's
+    Of a run that the config names, this is the checkpoint that was the newest one then, if the
+    run's own checkpoint ``path`` has recorded it. Relative paths are relative to the folder in which the run was started. If the run's
     ``output_dir`` is relative too, that folder is inferred from the location of its config.
     """
     cfg = checked(_Config, values, str(file or ""))
     memories = cfg.replay.init_from if cfg.replay else None
     memories = [memories] if isinstance(memories, str) else memories or []
     adapters = reversed(cfg.base_adapters or [])
-    starts = [Path(p) for p in (cfg.init_from, *adapters, *memories) if p]
+    runs = [Path(p) for p in (cfg.init_from, *adapters, *memories) if p]
+    has_progress = (path / PROGRESS).is_file()
+    newest = load_progress(path).get("started_from", {}) if has_progress else {}
+    starts = [run / newest.get(str(run), "") for run in runs]
     if file is not None:
         folder, relative = file.absolute().parent.parts, Path(cfg.output_dir).parts
         typed_in = Path(*folder[: -len(relative)])

@@ -78,6 +78,24 @@ def test_a_chain_and_branches(write_run, tmp_path):
     ]
 
 
+def test_runs_that_were_trained_further_since(write_run, tmp_path):
+    """The answers to compare with are those of the checkpoint that was the newest one then, even
+    if its run has deleted it since.
+    """
+    write_run("a", scores={"epoch_0": data("x")})
+    write_run("b", "a", "./a")
+    write_run("c", "b", output_dir="c")
+    for run, newest in (("b", {"a": "epoch_0"}), ("c", {"b": "epoch_0"})):
+        for folder in ("epoch_0", "epoch_1"):
+            progress = json.dumps({"started_from": newest})
+            (tmp_path / run / folder / "progress.json").write_text(progress)
+    assert list(found(tmp_path / "b" / "epoch_1")) == ["a/epoch_0"]
+    (tmp_path / "a" / "epoch_0").rmdir()
+    b, a = found(tmp_path / "c" / "epoch_1").values()
+    assert (str(b.checkpoint), str(a.checkpoint)) == ("b/epoch_0", "a/epoch_0")
+    assert a.predictions(data("x")).parent == tmp_path / "a" / "evaluation" / "epoch_0"
+
+
 def test_datasets_and_scores(write_run, tmp_path):
     """A run that was scored has the datasets it was scored on; another one that of its config."""
     scores = {"epoch_0": data("old"), "epoch_1_on_x": data("x"), "epoch_1": data("y")}

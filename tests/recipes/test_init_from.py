@@ -43,12 +43,14 @@ def test_a_resumed_run_does_not_start_over(base, data, tmp_path, earlier):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     (expected,) = train(config(base, data, whole, **overrides), 1, trained_weights)
     train(config(base, data, parts, **overrides, stop__steps=2))
-    (found,) = train(
-        config(base, data, parts, **overrides, resume_from_checkpoint=True),
-        1,
-        trained_weights,
-    )
+    (earlier / "epoch_1").mkdir()  # trained further, which does not change the start
+    resumed = config(base, data, parts, **overrides, resume_from_checkpoint=True)
+    (found,) = train(resumed, 1, trained_weights)
+    (earlier / "epoch_1").rmdir()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+    for run in (whole, parts):
+        progress = checkpoint.load_progress(run / "epoch_0")
+        assert progress["started_from"] == {str(earlier): "epoch_0"}
 
 
 def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):

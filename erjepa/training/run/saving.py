@@ -71,6 +71,7 @@ class RunCheckpoints:
         self._checkpointer = checkpointer
         self._checkpointer.repo_id = base_of(cfg.as_dict())  # goes into PEFT's config
         self._fingerprint, self._data = start.fingerprint, start.data
+        self._started_from = start.started_from
         self._trainable = trainable
         self._averaged = averaged
         self._memory = memory
@@ -207,6 +208,7 @@ class RunCheckpoints:
                 **(progress or {}),
                 **self._progress.summary(),
                 "data": self._data,
+                **({"started_from": self._started_from} if self._started_from else {}),
                 **self._averaged.progress(),
                 **self._trainable.summary(cfg.base_adapters or []),
             },

@@ -158,6 +158,8 @@ class Start(NamedTuple):
     weights: StartWeights
     fingerprint: dict[str, Any]  # what determines the run, compared when it is resumed
     data: dict[str, Any]  # the pairs of the run, see data_of
+    # Names of the checkpoints of earlier runs, by the paths of the runs
+    started_from: dict[str, str]
     resumed: Resumed | None = None  # the run's own checkpoint
     carried: Sequence[str] = ()  # descriptions of what comes from earlier runs
 
@@ -198,7 +200,10 @@ def load_start(
     base = load_base(cfg, checkpointer, model.decoder)
     current["base model"] = digest_of_weights(base)
     resumed = None
-    if path is not None:
+    if path is None:
+        started_from = on_rank_zero(lambda: _newest_checkpoints(cfg))
+    else:
+        started_from = checkpoint.load_progress(path).get("started_from", {})
         trained, state = checkpoint.load_resumable(path)
         predictor, averaged = state["predictor"], state.get("averaged")
         changes = list(cfg.resume_changes or [])
@@ -206,4 +211,14 @@ def load_start(
         resumed = Resumed(path, state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
     weights = StartWeights(base, trained, predictor, averaged)
-    return Start(weights, current, pairs.data, resumed, carried)
+    return Start(weights, current, pairs.data, started_from, resumed, carried)
+
+
+def _newest_checkpoints(cfg: Config) -> dict[str, str]:
+    """Return the names of the newest checkpoints of the runs that ``init_from`` and
+    ``replay.init_from`` name, by the paths of the runs.
+    """
+    runs = [Path(p) for p in (cfg.init_from, *cfg.replay.start_from) if p]
+    return {
+        str(run): saved[-1].name for run in runs if (saved := checkpoint.saved(run))
+    }
