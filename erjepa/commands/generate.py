@@ -47,7 +47,7 @@ def _answer(args: argparse.Namespace, parser: CommandLine) -> None:
 
     if args.output is not None:
         require_new("--output", args.output)
-    prompts = list(args.prompts)
+    prompts = [(f"prompt {i}", text) for i, text in enumerate(args.prompts, start=1)]
     if args.file is not None:
         prompts += read_prompts(args.file)
     if not prompts:

@@ -13,7 +13,7 @@ from erjepa.configs import Config
 from erjepa.datasets import PairedDataset
 from erjepa.evaluation.answers import generate_texts
 from erjepa.evaluation.generation import batches_of_like_length
-from erjepa.evaluation.model import load_model
+from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.run import first_pair
 from erjepa.training.model.device import run_device
 from erjepa.utils.escape import one_line
@@ -26,7 +26,7 @@ log = utils.get_logger("INFO")
 def answers(
     cfg: Config,
     path: Path | None,
-    prompts: Sequence[str],
+    prompts: Sequence[tuple[str, str]],
     *,
     system_prompt: str | None = None,
 ) -> list[dict[str, Any]]:
@@ -34,22 +34,33 @@ def answers(
 
     Args:
         path: checkpoint; ``None``: the base model.
+        prompts: each after its place, which errors name.
         system_prompt: system message; "": none; ``None``: the one of the first training pair.
+
+    Raises:
+        ValueError: naming a prompt that has more tokens than the model has positions.
     """
     device = run_device(cfg)
     tokenizer = cfg.tokenizer.build()
     pairs = first_pair(cfg, tokenizer)
-    tokens = [pairs.ask(prompt, system_prompt) for prompt in prompts]
+    tokens = [pairs.ask(prompt, system_prompt) for _, prompt in prompts]
     if note := system_note(pairs, tokenizer, system_prompt):
         utils.log_rank_zero(log, note)
-    model = load_model(cfg, device, path)
+    model = empty_model(cfg, device)
+    for (where, _), own in zip(prompts, tokens, strict=True):
+        if len(own) > model.max_seq_len:
+            raise ValueError(
+                f"{where}: the prompt has {len(own)} tokens, but the model has "
+                f"{model.max_seq_len} positions; shorten it"
+            )
+    load_weights(model, cfg, path)
     outputs: dict[int, dict[str, Any]] = {}
     batches = batches_of_like_length(tokens, cfg.eval_batch_size)
     for batch in tqdm(batches, unit="batch", disable=len(batches) == 1):
         batch_tokens = [tokens[i] for i in batch]
         generated = generate_texts(model, tokenizer, batch_tokens, cfg.max_new_tokens)
         outputs.update(zip(batch, generated, strict=True))
-    return [{"prompt": prompt, **outputs[i]} for i, prompt in enumerate(prompts)]
+    return [{"prompt": prompt, **outputs[i]} for i, (_, prompt) in enumerate(prompts)]
 
 
 def system_note(
@@ -68,8 +79,8 @@ def system_note(
     return f"The system message is {whose}, {shown!r}; --system sets another."
 
 
-def read_prompts(file: Path) -> list[str]:
-    """Read prompts from a file.
+def read_prompts(file: Path) -> list[tuple[str, str]]:
+    """Read prompts from a file, each after its place, ``FILE:LINE``.
 
     Args:
         file: a text file with one prompt per line; or a ``.jsonl`` file with one JSON object per
@@ -87,7 +98,11 @@ def read_prompts(file: Path) -> list[str]:
         content = file.read_bytes()
         require_utf8(content, str(file))
         lines = StringIO(content.decode("utf-8-sig"), newline=None)
-        return [line.rstrip("\n") for line in lines if line.strip()]
+        return [
+            (f"{file}:{number}", line.rstrip("\n"))
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ]
     prompts = []
     for where, fields in read_jsonl(file):
         texts = [value for value in fields.values() if isinstance(value, str)]
@@ -97,5 +112,5 @@ def read_prompts(file: Path) -> list[str]:
                 f"{where}: expected a text in prompt, or as the only text; the line has "
                 f"{list(fields)}"
             )
-        prompts.append(prompt)
+        prompts.append((where, prompt))
     return prompts

@@ -139,17 +139,31 @@ def test_a_run_is_found_by_its_folder_or_a_checkpoint(run, tmp_path, monkeypatch
 def test_prompts_of_files(tmp_path):
     lines = tmp_path / "a.txt"
     lines.write_text("one\n\ntwo é\n")
-    assert read_prompts(lines) == ["one", "two é"]
+    assert read_prompts(lines) == [(f"{lines}:1", "one"), (f"{lines}:3", "two é")]
     lines.write_bytes(b"one\ncaf\xe9\n")
     with pytest.raises(ValueError, match="a.txt:2: not UTF-8"):
         read_prompts(lines)
     rows = tmp_path / "a.JSONL"
     rows.write_text('{"prompt": "one", "id": "a"}\n{"question": "two", "n": 3}\n')
-    assert read_prompts(rows) == ["one", "two"]
+    assert read_prompts(rows) == [(f"{rows}:1", "one"), (f"{rows}:2", "two")]
     for row in ('{"a": "one", "b": "two"}', '{"prompt": 3}', '{"prompt": " "}', "{}"):
         rows.write_text(f'{{"prompt": "one"}}\n{row}\n')
         with pytest.raises(ValueError, match="a.JSONL:2: expected a text in prompt"):
             read_prompts(rows)
+
+
+def test_a_prompt_that_is_too_long_is_named_before_any_is_answered(
+    run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("erjepa.evaluation.chat.generate_texts", pytest.fail)
+    file = tmp_path / "prompts.txt"
+    file.write_text(f"one\n\n{'word ' * 3000}\n")
+    with pytest.raises(SystemExit):
+        main([str(run), "typed", "--file", str(file)])
+    assert f"{file}:3: the prompt has 15" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(run), "typed", "word " * 3000])
+    assert "prompt 2: the prompt has 15" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.CSV"])
@@ -184,4 +198,5 @@ def test_the_base_model_answers(run, tmp_path, capsys):
 
 def test_a_prompt_is_a_line(tmp_path):
     (tmp_path / "prompts.txt").write_bytes("one\u2028two\x0cthree\r\nfour\n\n".encode())
-    assert read_prompts(tmp_path / "prompts.txt") == ["one\u2028two\x0cthree", "four"]
+    prompts = [prompt for _, prompt in read_prompts(tmp_path / "prompts.txt")]
+    assert prompts == ["one\u2028two\x0cthree", "four"]
