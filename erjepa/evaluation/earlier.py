@@ -217,6 +217,7 @@ class Before:
 
     checkpoint: Path
     answers: Mapping[int, Prediction]
+    max_new_tokens: int  # of the answers
 
     def compare(self, task: Task, scored: Sequence[Mapping[str, Any]]) -> Change:
         verdicts = task.score(list(self.answers.values()))
@@ -246,5 +247,6 @@ def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | N
             if current.get(answer.id) == answer
         }
         if answers:
-            return Before(run.checkpoint, answers)
+            settings = read_json(_Settings, file.parent / SETTINGS)
+            return Before(run.checkpoint, answers, settings.max_new_tokens)
     return None

@@ -184,6 +184,13 @@ class JobFinder:
                 continue
             if section in others and before is None:
                 self._warn_of_no_answers(runs, section, is_own=not keys)
+            now = examples.cfg.max_new_tokens
+            if before is not None and (then := before.max_new_tokens) != now:
+                self._warn_or_raise(
+                    f"answers to {calls(section)} have up to max_new_tokens={now}, and those of "
+                    f"{before.checkpoint} up to {then}, so their accuracies do not compare; set "
+                    f"max_new_tokens={then}"
+                )
             if starts or not self._knows_training_pairs(path):
                 examples = replace(examples, seen=None)
             jobs[name] = Job(path, examples, before)

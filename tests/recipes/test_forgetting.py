@@ -200,6 +200,12 @@ def test_a_file_of_the_same_name_with_other_pairs_is_not_taken_for_the_earlier_o
     evaluate(config(base, runs, "first"))
     (summary,), _ = evaluate(cfg)
     assert summary.before is not None
+    shorter = {"max_new_tokens": 5, "max_forgetting": "null"}
+    _, (said,) = run(config(base, runs, "second", same, **shorter), lambda recipe: 0)
+    start = runs / "first" / "epoch_0"
+    assert f"max_new_tokens=5, and those of {start} up to 6, so" in said
+    with pytest.raises(ValueError, match="forgetting=0.0: .*; set max_new_tokens=6"):
+        run(config(base, runs, "second", same, **{**shorter, "max_forgetting": 0}), id)
     write_pairs(runs / "first.jsonl", {"say b": "cd"})
     with pytest.raises(ValueError, match="first.jsonl.* has other pairs than when"):
         run(cfg, lambda recipe: None)
