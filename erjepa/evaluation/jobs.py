@@ -262,7 +262,7 @@ class JobFinder:
             )
 
     def _knows_training_pairs(self, path: Path | None) -> bool:
-        """Whether the pairs of ``dataset`` are those that a checkpoint was trained on."""
+        """Whether ``dataset`` without held-out pairs is what a checkpoint was trained on."""
         if self._cfg.eval_split == "validation":
             return True  # _require_held_out has compared them
 
@@ -271,9 +271,19 @@ class JobFinder:
             now = self._train.data
             if then is None or now is None or then == now:
                 return True
+            if then["pairs"] != now["pairs"]:
+                other = "dataset has other pairs than"
+            elif then["held_out"] != now["held_out"]:
+                held_out = counted(now["held_out"], "pair")
+                other = (
+                    f"validation.size holds out {held_out}, not {then['held_out']} as"
+                )
+            else:
+                seed, before = now["validation_seed"], then["validation_seed"]
+                other = f"validation.seed is {seed}, not {before} as"
             log.warning(
-                f"dataset has other pairs than when {path} was trained: test pairs that occur "
-                "in training are not counted."
+                f"{other} when {path} was trained: test pairs that occur in training are not "
+                "counted."
             )
             return False
 

@@ -421,9 +421,21 @@ def test_trained_pairs_are_not_scored_as_held_out(held_out, changed, what):
         evaluate(cfg)
 
 
-def test_pairs_of_another_file_are_not_known_from_training(held_out):
-    """Whether test pairs occur in training is told of the file that the run was trained on."""
+def test_pairs_of_another_file_are_not_known_from_training(
+    held_out, tmp_path, monkeypatch
+):
+    """Whether test pairs occur in training is told of the pairs that the run was trained on."""
     keys = ["eval_dataset.size=64", "eval_dataset.split=train", "validation.size=5"]
     assert evaluate(tiny(held_out, *keys)).targets_in_train > 50
-    summary = evaluate(tiny(held_out, *keys, "dataset.size=63"))
-    assert summary.targets_in_train is None and summary.unseen_pairs is None
+    monkeypatch.setattr(jobs.log, "warning", (tmp_path / "said").write_text)
+    for changed, said in (
+        ("dataset.size=63", "dataset has other pairs than"),
+        ("validation.size=null", "validation.size holds out 0 pairs, not 5 as"),
+        ("validation.seed=3", "validation.seed is 3, not 0 as"),
+    ):
+        summary = evaluate(tiny(held_out, *keys, changed))
+        assert summary.targets_in_train is None and summary.unseen_pairs is None
+        assert (
+            f"{said} when {held_out}/epoch_0_step_1 was"
+            in (tmp_path / "said").read_text()
+        )
