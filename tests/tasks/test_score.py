@@ -222,6 +222,15 @@ def test_exact_match(output, right):
     assert task.score([{"target": "", "output": ""}]) == [{"exact_match": False}]
 
 
+@pytest.mark.parametrize("name", ["exact_match", "classification"])
+def test_composed_and_decomposed_characters_are_equal(name):
+    """Qwen's tokenizers write é as one character, however the target does."""
+    forms = ("caf\u00e9", "cafe\u0301")
+    texts = [{"target": a, "output": b} for a in forms for b in (*forms, "cafe")]
+    verdicts = [v["exact_match"] for v in load_task(name).score(texts)]
+    assert verdicts == [True, True, False] * 2
+
+
 def test_another_metric_is_the_accuracy(tmp_path, capsys):
     answers = [
         {"target": "9; nine", "output": "nin"},
