@@ -1,6 +1,7 @@
 """Fixtures: a random base model, and small files of pairs."""
 
 import gc
+import json
 import os
 from pathlib import Path
 
@@ -9,7 +10,9 @@ os.environ["TIKTOKEN_CACHE_DIR"] = ""  # tokenizers are made anew at the same pa
 
 import pytest
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 from torchtune.models.llama3 import llama3_tokenizer
+from torchtune.models.qwen2_5 import qwen2_5_tokenizer
 
 from erjepa.tasks.nl_rx.grammar import generate_pairs
 from tests.harness.data import tokenizer_file, write_records
@@ -62,6 +65,17 @@ def tokenizer(base):
 @pytest.fixture(scope="session")
 def llama3():
     return llama3_tokenizer(str(tokenizer_file()))
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory):
+    """torchtune's ChatML tokenizer, over a vocabulary of bytes."""
+    folder = tmp_path_factory.mktemp("qwen")
+    characters = {c: i for i, c in enumerate(sorted(ByteLevel.alphabet()))}
+    (folder / "vocab.json").write_text(json.dumps(characters))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    paths = (str(folder / name) for name in ("vocab.json", "merges.txt"))
+    return qwen2_5_tokenizer(*paths, max_seq_len=None)
 
 
 @pytest.fixture(scope="session")

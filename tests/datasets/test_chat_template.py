@@ -1,14 +1,11 @@
 """Views start and end where contents do, with any template."""
 
-import json
 from array import array
 
 import pytest
-from tokenizers.pre_tokenizers import ByteLevel
 from torchtune.data import Message
 from torchtune.models.llama3 import llama3_tokenizer
 from torchtune.models.phi4._tokenizer import Phi4Tokenizer
-from torchtune.models.qwen2_5 import qwen2_5_tokenizer
 
 from erjepa.datasets import ChatTemplate, Pair, predictor_token_ids
 from tests.harness.models import SPECIAL_TOKENS
@@ -71,16 +68,7 @@ def test_chatml_views():
     assert target_view == [500, *b"assistant\nout"]
 
 
-def test_qwen2_5_views(tmp_path):
-    """torchtune's ChatML tokenizer, over a vocabulary of bytes."""
-    characters = sorted(ByteLevel.alphabet())
-    (tmp_path / "vocab.json").write_text(
-        json.dumps({c: i for i, c in enumerate(characters)})
-    )
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    qwen = qwen2_5_tokenizer(
-        str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), max_seq_len=None
-    )
+def test_qwen2_5_views(qwen):
     start, end = (qwen.special_tokens[f"<|im_{edge}|>"] for edge in ("start", "end"))
 
     def text(content):
