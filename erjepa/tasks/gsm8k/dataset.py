@@ -21,6 +21,7 @@ def gsm8k_dataset(
     *,
     split: Literal["train", "test"] = "train",
     source: str = GSM8K_SOURCE,
+    name: str | None = "main",
     revision: str | None = None,
     max_examples: int | None = None,
     sample_seed: int | None = None,
@@ -30,6 +31,7 @@ def gsm8k_dataset(
     Args:
         source: a dataset of the hub with GSM8K's columns, or a source of
             :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
+        name: configuration of a hub dataset; ``None``: its only one.
         revision: revision of a hub dataset. ``None``: a pinned revision of the default source, for
             reproducible runs; the newest revision of any other.
     """
@@ -43,5 +45,5 @@ def gsm8k_dataset(
         system_prompt=SYSTEM_PROMPT,
         max_examples=max_examples,
         sample_seed=sample_seed,
-        load_dataset_kwargs={"name": "main", "revision": revision},
+        load_dataset_kwargs={"name": name, "revision": revision},
     )

@@ -43,6 +43,7 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
     gsm8k_dataset(tokenizer)
     gsm8k_dataset(tokenizer, split="test", revision="abc")
     gsm8k_dataset(tokenizer, source="me/copy")
+    gsm8k_dataset(tokenizer, source="me/own", name=None)
     gsm8k_dataset(tokenizer, split="test", source="https://host/folder/")
     gsm8k_dataset(tokenizer, source="https://host/some.jsonl?raw=1")
     main = {"split": "train", "name": "main"}
@@ -50,6 +51,7 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
         (("openai/gsm8k",), {**main, "revision": GSM8K_REVISION}),
         (("openai/gsm8k",), {"split": "test", "name": "main", "revision": "abc"}),
         (("me/copy",), {**main, "revision": None}),
+        (("me/own",), {"split": "train", "name": None, "revision": None}),
         "https://host/folder/gsm8k_test.jsonl",
         "https://host/some.jsonl?raw=1",
     ]
