@@ -78,7 +78,7 @@ def generate_texts(
 def decode_answer(tokenizer: Transform, tokens: Sequence[int]) -> str:
     """Decode tokens, without the special ones that the tokenizer's ``decode`` leaves out by default.
 
-    Qwen's leaves out none, so an answer can have ``<tool_call>``, which it reads as a special token.
+    Qwen's leaves out none: an answer can have ``<tool_call>``, which it reads as a special token.
     """
     if isinstance(tokenizer, Llama3Tokenizer):
         # Its decode removes every text of the form <|...|>.

@@ -173,9 +173,10 @@ def _starts(
 ) -> list[Path]:
     """Return the paths that a run started from: weights, merged adapters and memories.
 
-    Of a run that the config names, this is the checkpoint that was the newest one then, if the
-    run's own checkpoint ``path`` has recorded it. Relative paths are relative to the folder in which the run was started. If the run's
-    ``output_dir`` is relative too, that folder is inferred from the location of its config.
+    In place of an earlier run, this is the checkpoint that was its newest one then, if the run's
+    own checkpoint ``path`` has recorded it. Relative paths are relative to the folder in which the
+    run was started. If the run's ``output_dir`` is relative too, that folder is inferred from the
+    location of its config.
     """
     cfg = checked(_Config, values, str(file or ""))
     memories = cfg.replay.init_from if cfg.replay else None
