@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,6 @@ class PredictionStore:
         if not settings.exists() or settings.read_text() != self._settings:
             self._delete_answers()
             settings.write_text(self._settings)
-        verdicts = {"extracted"}
-        if (self.folder / SUMMARY).exists():
-            verdicts |= read_summary(self.folder).readings.keys()
         predictions = {}
         for path in (*self._parts(), self.folder / PREDICTIONS):
             for line in path.read_text().splitlines() if path.exists() else ():
@@ -130,9 +128,9 @@ class PredictionStore:
                     prediction = json.loads(line)
                 except json.JSONDecodeError:
                     continue  # an empty line, or the last one of a killed run
-                predictions[prediction["id"]] = {
-                    name: v for name, v in prediction.items() if name not in verdicts
-                }
+                # Verdicts follow "extracted".
+                names = takewhile("extracted".__ne__, prediction)
+                predictions[prediction["id"]] = {n: prediction[n] for n in names}
         return predictions
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:

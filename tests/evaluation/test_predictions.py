@@ -1,5 +1,6 @@
 """Predictions of an interrupted evaluation are kept and continued."""
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +50,10 @@ def test_finish_replaces_parts_and_can_be_read_again(store, tmp_path):
         *("predictions.jsonl", "settings.json", "summary.json"),
     ]
     assert read_summary(tmp_path) == SUMMARY
-    # Another task may score it.
+    # Another task may score it, also if one before was killed between the two files.
+    assert store.open() == {1: {"id": 1, "output": "x"}}
+    scored = {"id": 1, "output": "x", "extracted": "x", "llm_jepa": True}
+    (tmp_path / "predictions.jsonl").write_text(json.dumps(scored))
     assert store.open() == {1: {"id": 1, "output": "x"}}
 
 
