@@ -55,6 +55,8 @@ class Job(NamedTuple):
         values = cfg.as_dict()
         keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
         settings = {key: values[key] for key in [*keys, SCORED[cfg.eval_split]]}
+        # Nothing is written there, and a copied run has another one.
+        settings["checkpointer"] = {**values["checkpointer"], "output_dir": None}
         # The files that these keys name can change.
         settings["pairs"] = self.examples.digest
         settings |= _base_of(cfg)

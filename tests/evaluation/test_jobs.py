@@ -87,6 +87,7 @@ def test_answers_over_another_base_are_not_used(settings, tmp_path):
 
 def test_what_has_no_effect_on_answers(settings):
     for key in (
+        "output_dir=copy",
         "views=standalone",
         "epochs=3",
         "primary=exact_match",

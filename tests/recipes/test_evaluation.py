@@ -282,6 +282,13 @@ def test_training_data_that_cannot_be_reached_is_not_needed(
     assert summary.accuracy is not None and summary.unseen_pairs is None
 
 
+def test_a_copied_run_has_its_answers(trained, tmp_path):
+    evaluate(tiny(trained))
+    shutil.copytree(trained, tmp_path / "copy", copy_function=shutil.copyfile)
+    summary = evaluate(tiny(tmp_path / "copy"))
+    assert summary.examples_per_second is None  # all was there
+
+
 def test_other_settings_start_anew(trained, tmp_path):
     checkpoint = f"checkpoint_dir={trained / 'epoch_0'}"
     evaluate(tiny(tmp_path, checkpoint))
