@@ -78,7 +78,7 @@ def write_texts(
         return
     columns = (memory.example_ids, memory.scores, memory.replay_counts)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    with (folder / TEXTS).open("w") as file:
+    with (folder / TEXTS).open("w", encoding="utf-8") as file:
         for slot, (example_id, score, count) in enumerate(rows):
             source, target = texts(memory.segments([slot])[0])
             row = {

@@ -164,7 +164,7 @@ class StoredMemory:
         if (texts := self.texts) is not None:
             lines = [row for _, row in jsonl_of(texts, str(self.folder / TEXTS))]
             rows = [lines[i] | {"slot": n} for n, i in enumerate(kept.tolist())]
-            (folder / TEXTS).write_text(to_jsonl(rows))
+            (folder / TEXTS).write_text(to_jsonl(rows), encoding="utf-8")
 
     # ---------------------------------------------------------------------- checks
 

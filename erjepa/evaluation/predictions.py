@@ -123,10 +123,10 @@ class PredictionStore:
             settings.write_text(self._settings)
         predictions = {}
         for path in (*self._parts(), self.folder / PREDICTIONS):
-            for line in path.read_text().splitlines() if path.exists() else ():
+            for line in path.read_bytes().splitlines() if path.exists() else ():
                 try:
                     prediction = json.loads(line)
-                except json.JSONDecodeError:
+                except ValueError:
                     continue  # an empty line, or the last one of a killed run
                 # Verdicts follow "extracted".
                 names = takewhile("extracted".__ne__, prediction)
@@ -134,7 +134,7 @@ class PredictionStore:
         return predictions
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
-        with self._part.open("a") as part:
+        with self._part.open("a", encoding="utf-8") as part:
             # A killed evaluation can leave an incomplete line, which must not join the next one.
             part.write("\n" + to_jsonl(predictions))
 

@@ -65,5 +65,14 @@ def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return one line of JSON per row."""
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    """Return one line of JSON per row, with texts as they are, so that they can be searched."""
+    return "".join(_to_json(row) + "\n" for row in rows)
+
+
+def _to_json(row: Mapping[str, Any]) -> str:
+    text = json.dumps(row, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return json.dumps(row)
+    return text

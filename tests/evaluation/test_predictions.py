@@ -37,10 +37,15 @@ def test_parts_of_all_ranks_are_found_again(tmp_path):
 
 
 def test_a_torn_line_is_left_out_and_does_not_spoil_the_next(store, tmp_path):
-    with (tmp_path / "part_0.jsonl").open("a") as part:
-        part.write('{"id": 2, "ou')
+    with (tmp_path / "part_0.jsonl").open("ab") as part:
+        part.write('{"id": 2, "output": "ö'.encode()[:-1])
     store.append([{"id": 3, "output": "z"}])
     assert sorted(store.open()) == [1, 3]
+
+
+def test_separators_of_lines_within_an_answer_do_not_cut_it(store, tmp_path):
+    store.append([{"id": 2, "output": "a\u2028b\u0085c"}])
+    assert store.open()[2] == {"id": 2, "output": "a\u2028b\u0085c"}
 
 
 def test_finish_replaces_parts_and_can_be_read_again(store, tmp_path):

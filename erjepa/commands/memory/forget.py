@@ -145,7 +145,7 @@ def _log(path: Path, ids: list[int], choice: Choice) -> None:
     elif choice.source is not None:
         by = {"source": choice.source}
     when = datetime.now().astimezone().isoformat(" ", "seconds")
-    before = path.read_text() if path.exists() else ""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
     row = {"when": when, "pairs": len(ids), "ids": ids, "by": by}
     write_whole(path, before + to_jsonl([row]))
 
