@@ -219,8 +219,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             batches = self._pairs.pack_replayed(draw, number - 1)
             replay_totals = passes.totals(batches, draw.checksum, number)
             if is_probed and replay_totals.pairs:
-                replay_again = partial(passes.measure, batches, replay_totals)
-                probe = ReplayProbe(self._model, self._device, replay_again)
+                replay_loss = partial(passes.loss, batches, replay_totals)
+                probe = ReplayProbe(self._model, self._device, replay_loss)
             replayed = passes.forward_backward(
                 batches, replay_totals, weight=memory.weight, last=True
             )

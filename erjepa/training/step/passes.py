@@ -229,14 +229,22 @@ class Passes:
 
     @torch.no_grad()
     def measure(self, batches: list[PackedBatch], totals: StepTotals) -> PassResult:
-        """Run a pass without gradient; arguments as in :meth:`forward_backward`."""
+        """Run a pass without gradient; arguments as in :meth:`forward_backward`. The loss of the
+        result lacks :meth:`JEPALoss.whole`, whose memory grows with the pairs of the pass.
+        """
         outputs = [self._forward(batch, totals, nullcontext()) for batch in batches]
-        result = self._gather(outputs, totals)
-        if self._loss_fn.needs_whole_batch and totals.views:
-            views, orders = [o.views for o in outputs], [o.order for o in outputs]
-            term = self._whole_pass_term(views, orders, totals)
-            result = result._replace(loss=result.loss + term.value)
-        return result
+        return self._gather(outputs, totals)
+
+    @torch.no_grad()
+    def loss(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
+        """Return the whole loss of a pass, scalar, without gradient; arguments as in
+        :meth:`forward_backward`.
+        """
+        result = self.measure(batches, totals)
+        if not (self._loss_fn.needs_whole_batch and totals.views):
+            return result.loss
+        whole, _ = self._whole(result.predicted, result.target, totals)
+        return result.loss + whole
 
     def _forward(
         self,
@@ -304,14 +312,19 @@ class Passes:
         self, views: list[Tensor], orders: list[Tensor], totals: StepTotals
     ) -> WholePassTerm:
         """Return the loss term that depends on all pairs, the same on every rank."""
-        seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
 
         def term(views: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             _, predicted, target = unstack_views(views)
-            return self._loss_fn.whole(predicted, target, seed)
+            return self._whole(predicted, target, totals)
 
         parts = [part.detach() for part in views]
         return WholePassTerm.of(term, _in_batch_order(parts, orders, totals.pairs))
+
+    def _whole(
+        self, predicted: Tensor, target: Tensor, totals: StepTotals
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
+        return self._loss_fn.whole(predicted, target, seed)
 
 
 def _require_equal(checksums: list[int], step: int) -> None:

@@ -32,16 +32,16 @@ class ReplayProbe:
     Args:
         model: trained model, sharded or not, holding the gradient of the new pairs, reduced over
             the ranks.
-        replay: runs the replayed pairs again, without gradient.
+        replay_loss: runs the replayed pairs again, without gradient, and returns their loss.
     """
 
     def __init__(
-        self, model: nn.Module, device: torch.device, replay: Callable[[], PassResult]
+        self, model: nn.Module, device: torch.device, replay_loss: Callable[[], Tensor]
     ) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._model = model
         self._device = device
-        self._replay = replay
+        self._replay_loss = replay_loss
         self._new = [_gradient(p).clone() for p in self._parameters]
         self._before_replay = random_state(device)
         self.metrics: dict[str, float] = {}
@@ -96,7 +96,7 @@ class ReplayProbe:
         current = random_state(self._device)
         set_random_state(self._before_replay, self._device)
         # Waits for the device: offloaded weights, which are about to change, are copied to it.
-        loss = self._replay().loss.item()
+        loss = self._replay_loss().item()
         set_random_state(current, self._device)
         free_gathered(self._model)  # the next pass must gather the changed weights
         return loss
