@@ -28,8 +28,20 @@ def test_predictions_that_find_their_target():
     target = torch.eye(4)
     predicted = target[[0, 1, 3, 2]] + 0.1
     assert retrieval_at_1(predicted, target).item() == 0.5
-    # Where all are alike none is nearest.
-    assert retrieval_at_1(torch.ones(4, 3), torch.ones(4, 3)).item() == 0
+
+
+def test_predictions_as_near_to_the_targets_of_other_pairs(normal):
+    assert retrieval_at_1(torch.ones(4, 3), torch.ones(4, 3)).item() == 0.25
+    labels = torch.eye(4)[torch.arange(16) % 4]
+    assert retrieval_at_1(labels + 0.1, labels).item() == 0.25
+    others = labels.roll(1, 0)
+    assert retrieval_at_1(others, labels).item() == 0
+    # One target occurs twice, and the others once.
+    target = torch.eye(4)[[0, 0, 1, 2]]
+    assert retrieval_at_1(target + 0.1, target).item() == 0.75
+    # Rounding breaks the ties.
+    nearly = torch.ones(99, 6) + 1e-6 * normal[:99]
+    assert retrieval_at_1(nearly, nearly.flip(0)).item() < 0.1
 
 
 def sigreg(embeddings, seed=0):
