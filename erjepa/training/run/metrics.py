@@ -59,7 +59,8 @@ def step_metrics(
     if len(new.jepa):
         metrics["jepa_loss"] = new.jepa.mean()
         metrics["cosine_paired"] = new.cosine_paired
-        metrics["cosine_shuffled"] = new.cosine_shuffled
+        if len(new.jepa) > 1:
+            metrics["cosine_shuffled"] = new.cosine_shuffled
         if log_collapse:
             metrics["rankme"] = rankme(new.target[0])
             metrics["retrieval_at_1"] = retrieval_at_1(new.predicted[0], new.target[0])

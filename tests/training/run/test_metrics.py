@@ -3,14 +3,16 @@
 import io
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from erjepa.configs import Stop, load
-from erjepa.training.run.metrics import MetricsLog
+from erjepa.training.run.metrics import MetricsLog, step_metrics
 from erjepa.training.run.progress import RunProgress
+from erjepa.training.step.passes import PassResult
 
 
 @pytest.fixture
@@ -98,3 +100,28 @@ def test_a_log_file_is_spared_most_refreshes(metrics_log, monkeypatch, terminal,
 
 def test_other_ranks_have_no_bar(metrics_log):
     assert metrics_log(RunProgress(1, 4, Stop()), 1).start().disable
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_cosine_with_another_pair_needs_another_pair(count, monkeypatch):
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    views = torch.eye(2)[:count]
+    new = PassResult(
+        example_ids=torch.arange(2),
+        loss=torch.tensor(1.0),
+        lm=torch.ones(2),
+        labels=torch.ones(2),
+        jepa=torch.zeros(count),
+        source=views,
+        predicted=views[None],
+        target=views[None],
+        terms={},
+    )
+    origins = SimpleNamespace(metrics=lambda new, replayed: {})
+    memory = SimpleNamespace(replay=None, origins=origins)
+    run = RunProgress(1, 10, Stop())
+    counts = {"tokens": 10, "flops": 100, "lr": 0.1, "grad_norm": 0.5}
+    metrics = step_metrics(new, None, memory, run, **counts, log_collapse=False)
+    cosines = {name: v.item() for name, v in metrics.items() if "cosine" in name}
+    expected = {"cosine_paired": 1.0, "cosine_shuffled": 0.0}
+    assert cosines == dict([*expected.items()][:count])
