@@ -25,6 +25,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torchao.dtypes.nf4tensor import NF4Tensor, to_nf4
 from torchtune import training
+from torchtune.modules import TiedLinear
 
 from erjepa.configs import Config
 from erjepa.training.model.device import memory_of
@@ -53,7 +54,7 @@ def modules_to_shard(cfg: Config, model: nn.Module) -> list[nn.Module]:
     decoder = modules["decoder"]
     for name in cfg.custom_sharded_layers or []:
         # A tied output is no module: it is sharded with the embeddings.
-        is_tied = name == "output" and hasattr(decoder, name)
+        is_tied = isinstance(getattr(decoder, name, None), TiedLinear)
         if f"decoder.{name}" not in modules and not is_tied:
             raise ValueError(f"custom_sharded_layers: the model has no module {name}")
     return [

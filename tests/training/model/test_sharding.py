@@ -9,8 +9,15 @@ from torchao.dtypes.nf4tensor import to_nf4
 from torchtune.training import set_default_dtype
 
 from erjepa.commands.doctor.checks import rank_of
-from erjepa.training.model.sharding import reshards_after_forward, shard
+from erjepa.models.transformers.decoder import TransformersDecoder
+from erjepa.training.model.sharding import (
+    modules_to_shard,
+    reshards_after_forward,
+    shard,
+)
+from tests.harness.models import small_decoder
 from tests.harness.runs import make_config, read_metrics, small_config, train
+from tests.harness.transformers_models import random_model
 
 STEPS = 4
 GROUPS = 3  # of parameters: two layers, and the rest
@@ -99,6 +106,29 @@ def test_what_fits_is_kept_gathered(name, gib, kept):
         assert reshards_after_forward(on_cpu, model, gib << 30)
     kept_always = replace(cfg, fsdp_reshard_after_forward=False)
     assert not reshards_after_forward(kept_always, model, gib << 30)
+
+
+def decoder_of_transformers():
+    return TransformersDecoder(random_model("llama"))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "name", "found"),
+    [
+        (small_decoder, "tok_embeddings", True),
+        (decoder_of_transformers, "lm_head", True),
+        (decoder_of_transformers, "output", False),
+    ],
+)
+def test_a_module_to_shard_has_the_name_of_its_model(decoder, name, found):
+    cfg = make_config([f"custom_sharded_layers=[{name}]"], "llama3_2_1b_synth")
+    model = torch.nn.ModuleDict({"decoder": decoder()})
+    if found:
+        module = model.get_submodule(f"decoder.{name}")
+        assert module in modules_to_shard(cfg, model)
+        return
+    with pytest.raises(ValueError, match=f"the model has no module {name}$"):
+        modules_to_shard(cfg, model)
 
 
 def test_a_quantized_model_is_not_kept_on_the_cpu_by_one_rank():
