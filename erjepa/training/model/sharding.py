@@ -119,14 +119,14 @@ def reshards_after_forward(cfg: Config, model: nn.Module, memory: int) -> bool:
     """Whether ranks free gathered weights between the forward and the backward pass.
 
     With ``fsdp_reshard_after_forward: null`` they do so if the parameters in ``dtype`` take more
-    than an eighth of ``memory`` (bytes available to a rank), if shards are on the CPU, or if there
+    than a seventh of ``memory`` (bytes available to a rank), if shards are on the CPU, or if there
     is one rank, which has nothing to gather from others.
     """
     if cfg.fsdp_reshard_after_forward is not None:
         return cfg.fsdp_reshard_after_forward
     dtype, _ = dtypes_of(cfg)
     gathered = dtype.itemsize * sum(p.numel() for p in model.parameters())
-    is_large = 8 * gathered > memory
+    is_large = 7 * gathered > memory
     return is_large or cfg.fsdp_cpu_offload or dist.get_world_size() == 1
 
 

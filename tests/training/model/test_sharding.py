@@ -86,14 +86,14 @@ def test_a_step_reduces_once_and_gathers_once_where_parameters_are_kept(
 @pytest.mark.parametrize(
     ("name", "gib", "kept"),
     [
-        ("llama3_2_1b_synth", 24, True),
-        ("llama3_2_3b_synth", 24, False),
-        ("llama3_2_3b_synth", 80, True),
-        ("llama3_1_8b_synth", 80, False),
+        ("llama3_2_1b_synth", 22, True),
+        ("llama3_2_3b_synth", 22, False),
+        ("llama3_2_3b_synth", 79, True),
+        ("llama3_1_8b_synth", 79, False),
     ],
 )
 def test_what_fits_is_kept_gathered(name, gib, kept):
-    """The table in docs/several_gpus.md."""
+    """The table in docs/several_gpus.md; cards of 24 and 80 GB report 22 and 79 GiB, or more."""
     cfg = make_config([], name)
     with torch.device("meta"), set_default_dtype(torch.bfloat16):
         model = cfg.model.build()
