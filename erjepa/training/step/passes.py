@@ -39,7 +39,7 @@ class StepTotals(NamedTuple):
     tokens: int = 0  # processed tokens, without padding
     flops: int = 0
     views: int = 0  # pairs whose embeddings are read: all, or none
-    sum_of_ids: int = 0  # of example ids; seeds random draws, the same on every rank
+    seed: int = 0  # of random draws: sum of the example ids, plus the step
 
 
 class PassResult(NamedTuple):
@@ -152,13 +152,13 @@ class Passes:
         self._gradient_scale = gradient_scale(device)
 
     def totals(
-        self, batches: list[PackedBatch], checksum: int = 0, step: int = 1
+        self, batches: list[PackedBatch], checksum: int = 0, step: int = 0
     ) -> StepTotals:
         """Return the totals of the micro-batches of all ranks.
 
         Args:
             checksum: checksum of this rank's memory and draw, see :class:`ReplayBatch`.
-            step: step of the run, 1-based.
+            step: step of the run, 1-based; 0 for a pass that belongs to no step.
 
         Raises:
             RuntimeError: if the checksums of the ranks differ.
@@ -173,7 +173,9 @@ class Passes:
         totals = StepTotals(*summed[: -len(checksums)])
         _require_equal(summed[-len(checksums) :], step)
         of_whole = self._loss_fn.whole_flops(totals.views, self._model.embed_dim)
-        return totals._replace(flops=totals.flops + of_whole)
+        # The same pairs, in every step of a small dataset, draw anew.
+        seed = (totals.seed + step) % 2**63  # ids of earlier runs are negative
+        return totals._replace(flops=totals.flops + of_whole, seed=seed)
 
     def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
         flops = self._count_flops(batch)
@@ -185,7 +187,7 @@ class Passes:
             tokens=batch.num_tokens,
             flops=flops,
             views=batch.num_views,
-            sum_of_ids=int(batch.example_ids.sum()),
+            seed=int(batch.example_ids.sum()),
         )
 
     def forward_backward(
@@ -323,8 +325,7 @@ class Passes:
     def _whole(
         self, predicted: Tensor, target: Tensor, totals: StepTotals
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
-        return self._loss_fn.whole(predicted, target, seed)
+        return self._loss_fn.whole(predicted, target, totals.seed)
 
 
 def _require_equal(checksums: list[int], step: int) -> None:

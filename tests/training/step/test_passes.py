@@ -74,6 +74,13 @@ def test_totals_add_up_micro_batches(model, views):
     )
 
 
+def test_each_step_draws_anew_for_the_same_pairs(model):
+    run, batches = passes_of(model, JEPALoss(sigreg_weight=1.0)), packed()
+    totals = [run.totals(batches, step=step) for step in (1, 2, 1)]
+    one, other, again = [run.loss(batches, of_step) for of_step in totals]
+    assert one == again != other
+
+
 @pytest.mark.parametrize(
     ("checksums", "others", "usual"), [([7, 7, 3], "2", 0), ([5, 9, 6, 9], "0, 2", 1)]
 )
