@@ -43,28 +43,43 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
     """Return ``base_adapters`` as absolute paths of checkpoints or adapters of PEFT.
 
     Args:
-        run: the run or checkpoint that goes on, whose adapters are those that it recorded when it
-            started; the runs that they are from may have been trained further.
+        run: the run or checkpoint that goes on, whose adapters are those that it recorded; the runs
+            that they are from may have been trained further.
 
     Raises:
         FileNotFoundError: if there is no adapter, or a recorded one is gone.
         ValueError: if an adapter was trained over a base with other adapters merged in.
     """
-    given = [Path(name).absolute() for name in cfg.base_adapters or []]
-    known = config_of(run).get("base_adapters") if run is not None else None
-    if (
-        not known
-        or len(known) != len(given)
-        or not all(Path(a).is_relative_to(b) for a, b in zip(known, given, strict=True))
-    ):
-        return [str(path.absolute()) for path in adapters_to_merge(cfg)] or None
-    for path in known:
+    given = cfg.base_adapters or []
+    if run is not None:
+        recorded = _trained_with(run).get("base_adapters") or []
+        if given and _as_recorded(given, run) == recorded:
+            return recorded
+    return [str(path.absolute()) for path in adapters_to_merge(cfg)] or None
+
+
+def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
+    """Return the paths of merged adapters, each replaced by the one below it, if any, that a run
+    recorded in the same place.
+
+    Args:
+        adapter: the run, or its adapter.
+
+    Raises:
+        FileNotFoundError: if a recorded one is gone.
+    """
+    recorded = _trained_with(adapter).get("base_adapters") or []
+    paths = list(given)
+    for i, (name, path) in enumerate(zip(given, recorded, strict=False)):
+        if not Path(path).is_relative_to(Path(name).absolute()):
+            continue
         if not Path(path).exists():
             raise FileNotFoundError(
-                f"{run} was trained over {path}, which is gone: restore it from a copy. A run "
-                "that is trained further keeps its checkpoints with keep_last_n=null"
+                f"{adapter} was trained over {path}, which is gone: restore it from a copy. A "
+                "run that is trained further keeps its checkpoints with keep_last_n=null"
             )
-    return known
+        paths[i] = path
+    return paths
 
 
 def adapter_to_start(cfg: Config) -> Path | None:
@@ -107,12 +122,17 @@ def _whole_weights(cfg: Config, folder: Path) -> str:
 
 
 def adapters_to_merge(cfg: Config) -> list[Path]:
-    """Find the adapters of ``base_adapters``; raises as :func:`adapter_to_start` does."""
+    """Find the adapters of ``base_adapters``: of a run, the checkpoint that a later one of them was
+    trained over, otherwise the newest. Raises as :func:`found_adapters` does.
+    """
     given = cfg.base_adapters or []
-    paths = [_find_adapter(name, "base_adapters") for name in given]
-    for i, path in enumerate(paths):
+    names, paths = given, []
+    for i in reversed(range(len(given))):
+        path = _find_adapter(names[i], "base_adapters")
         require_trained_over(path, given[:i], to_merge=given[i])
-    return paths
+        names = _as_recorded(names, path)
+        paths.append(path)
+    return paths[::-1]
 
 
 def _newest(start: Path) -> Path:

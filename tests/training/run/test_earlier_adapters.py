@@ -1,5 +1,6 @@
 """Which adapters a run starts from, or merges, and over which base each was trained."""
 
+import json
 import shutil
 from functools import partial
 
@@ -63,17 +64,47 @@ def test_what_cannot_be_continued_is_named_by_its_key(tmp_path, monkeypatch):
     assert said.endswith(f"set model.path={tmp_path}/epoch_1")
 
 
+def adapter(folder, *merged):
+    """A checkpoint's adapter that was trained over these."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.pt").touch()
+    progress = {"base_adapters": list(map(str, merged))}
+    (folder / "progress.json").write_text(json.dumps(progress))
+    return folder
+
+
 def test_the_recorded_adapters_are_used_or_missed(tmp_path):
     january, february = tmp_path / "january", tmp_path / "february"
-    for name in ("epoch_0", "epoch_1"):
-        (january / name).mkdir(parents=True)
-        (january / name / "adapter_model.pt").touch()
+    recorded, newest = (adapter(january / f"epoch_{i}") for i in range(2))
     february.mkdir()
-    recorded = str(january / "epoch_0")
     (february / "torchtune_config.yaml").write_text(f"base_adapters: [{recorded}]\n")
+    copy = adapter(tmp_path / "copy", recorded)  # away from its run
     cfg = load("tiny_synth", [f"base_adapters=[{january}]"])
-    assert found_adapters(cfg, february) == [recorded]
+    for run in (february, copy):
+        assert found_adapters(cfg, run) == [str(recorded)]
+    shutil.rmtree(recorded)
+    for run in (february, copy):
+        with pytest.raises(FileNotFoundError, match="january/epoch_0, which is gone"):
+            found_adapters(cfg, run)
+    assert found_adapters(cfg, None) == [str(newest)]
+
+
+def test_adapters_are_merged_as_the_later_ones_were_trained(tmp_path):
+    january, february, march = (tmp_path / m for m in ("january", "february", "march"))
+    recorded, newest = (adapter(january / f"epoch_{i}") for i in range(2))
+    second = adapter(february / "epoch_0", recorded)
+
+    def found(*runs):
+        names = ",".join(map(str, runs))
+        return found_adapters(load("tiny_synth", [f"base_adapters=[{names}]"]), None)
+
+    assert found(january, february) == [str(recorded), str(second)]
+    # A third one that was trained over another base decides.
+    third = adapter(march / "epoch_0", newest, second)
+    assert found(january, february, march) == [str(newest), str(second), str(third)]
     shutil.rmtree(recorded)
     with pytest.raises(FileNotFoundError, match="january/epoch_0, which is gone"):
-        found_adapters(cfg, february)
-    assert found_adapters(cfg, None) == [str(january / "epoch_1")]
+        found(january, february)
+    january.rename(tmp_path / "moved")
+    found_there = [str(tmp_path / "moved" / "epoch_1"), str(second)]
+    assert found(tmp_path / "moved", february) == found_there
