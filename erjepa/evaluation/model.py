@@ -17,6 +17,7 @@ from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import call_in_modules, require_same_model
 from erjepa.training.run.earlier_adapters import (
     found_adapters,
+    load_adapter,
     load_base,
     require_trained_over,
 )
@@ -43,7 +44,8 @@ def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
 
 
 def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> None:
-    """Load base weights and a checkpoint's adapter; or its full weights, and adapters of no effect.
+    """Load base weights and a checkpoint's adapter, with the scale that it was trained with; or its
+    full weights, and adapters of no effect.
 
     Args:
         path: checkpoint; ``None``: the base model.
@@ -59,12 +61,11 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
         uses_adapter = (
             has_adapter and bool(get_adapter_params(model)) and not cfg.merged
         )
-        used = checkpoint.ADAPTER if uses_adapter else "model*.safetensors"
-        checkpoint.require_intact(path, [used])
         if uses_adapter:
             require_trained_over(path, cfg.base_adapters or [])
-            adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
+            adapter, _ = load_adapter(path, str(path), cfg, model)
         else:
+            checkpoint.require_intact(path, ["model*.safetensors"])
             files = sorted(file.name for file in path.glob("model*.safetensors"))
             if not files:
                 raise FileNotFoundError(

@@ -113,9 +113,11 @@ def test_a_checkpoint_keeps_its_scale_away_from_its_run(base, data, tmp_path, ea
     still = {"optimizer__lr": 0.0, "stop__steps": 1, "model__lora_alpha": 16}
     cfg = config(base, data, tmp_path / "run", init_from=copy, **still)
     (found,) = train(cfg, 1, trained_weights)
+    scored = load_model(cfg, torch.device("cpu"), copy).state_dict()
     for name, weight in torch.load(copy / checkpoint.ADAPTER).items():
         expected = weight / 2 if "lora_b" in name else weight  # alpha was 8
         assert torch.equal(found[name], expected), name
+        assert torch.equal(scored[name], expected), name
 
 
 @pytest.mark.parametrize(
