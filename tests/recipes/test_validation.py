@@ -331,6 +331,30 @@ def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     assert len(list(tmp_path.glob("best*"))) == 2
 
 
+def test_a_resumed_run_keeps_a_better_one(base, data, tmp_path, monkeypatch):
+    """That a killed run saved after the checkpoint that is resumed."""
+
+    def run(losses, **overrides):
+        def validate(recipe):
+            return {"val_loss": losses[recipe._progress.steps - 1]}
+
+        monkeypatch.setattr(Recipe, "_validate", validate)
+        cfg = resumable(base, data, tmp_path, **overrides)
+        (better,) = train(cfg, 1, lambda recipe: recipe._progress.best)
+        found = checkpoint.load_progress(tmp_path / "best")
+        return better, (found["steps"], found["val_loss"])
+
+    run([9.0, 8.0, 7.0, 6.0, 5.0], stop__steps=5)
+    shutil.rmtree(tmp_path / "epoch_0_step_5")
+    losses, again = [5.0, 5.0, 5.0, 5.5, 5.25, 4.5], {"resume_from_checkpoint": True}
+    assert run(losses, stop__steps=5, **again) == ({"val_loss": [-5.25]}, (5, 5.0))
+    assert run(losses, stop__steps=6, **again) == ({"val_loss": [-4.5]}, (6, 4.5))
+    # A new run in the folder of one that was killed early has nothing to keep.
+    for path in checkpoint.checkpoints(tmp_path):
+        shutil.rmtree(path)
+    assert run([7.0], stop__steps=1) == ({"val_loss": [-7.0]}, (1, 7.0))
+
+
 def test_a_resumed_run_keeps_its_validation_pairs(base, data, tmp_path, uninterrupted):
     shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True, symlinks=True)
     for override in ({"validation__size": 8}, {"validation__seed": 1}):

@@ -10,6 +10,16 @@ from erjepa.configs import Stop
 _STATE = ("epoch", "step_in_epoch", "totals", "best", "stale")
 
 
+def score_of(validation: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return the score of a validation by the name of its first metric: the accuracy if measured,
+    then the negative loss.
+    """
+    measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
+    score = [validation[name] for name in measured]
+    score[-1] *= -1
+    return {measured[0]: score}
+
+
 class RunProgress:
     """Counts the steps, tokens and FLOPs of a run.
 
@@ -56,12 +66,10 @@ class RunProgress:
         """Record a validation, the same on every rank. Return whether it is the best so far, by
         accuracy if measured, then by loss.
         """
-        measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
-        score = [validation[name] for name in measured]
-        score[-1] *= -1
-        is_best = score > self.best.get(measured[0], [float("-inf")])
+        ((name, score),) = score_of(validation).items()
+        is_best = score > self.best.get(name, [float("-inf")])
         if is_best:
-            self.best = {measured[0]: score}
+            self.best = {name: score}
         self.stale = 0 if is_best else self.stale + 1
         return is_best
 

@@ -30,6 +30,7 @@ from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.model.sharding import free_gathered, gather, trained_by_name
 from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.memory import RunMemory
+from erjepa.training.run.progress import score_of
 from erjepa.training.run.recipe_state import RecipeState
 from erjepa.training.run.signals import resuming_command
 from erjepa.training.run.start import RunFolder, Start
@@ -80,6 +81,7 @@ class RunCheckpoints:
         self._serving = serving
         # At least 2: the newest is not known to be good until a later step is finite.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
+        self._is_resumed = start.resumed is not None
         self._saved_at = self._progress.steps
         self._warn_of_past_budgets()
         self._sizes = checkpoint_sizes(
@@ -162,11 +164,24 @@ class RunCheckpoints:
                 )
 
     def save_best(self, validation: dict[str, float]) -> None:
-        """Save the weights as the best so far, with the metrics in ``validation``."""
+        """Save the weights as the best so far, with the metrics in ``validation``, unless the run
+        was resumed and has saved better ones after the checkpoint that it resumed.
+        """
+        if self._is_resumed and not on_rank_zero(lambda: self._is_best(validation)):
+            return
         measured = next(iter(self._progress.best))
         name = checkpoint.best_name(self._progress.steps)
         self._save(name, validation, note=f": {measured} {validation[measured]:.4f}")
         on_rank_zero(lambda: checkpoint.set_best(self._output_dir / name))
+
+    def _is_best(self, validation: dict[str, float]) -> bool:
+        """Whether no better weights are saved, as measured by the same metric."""
+        best = self._output_dir / checkpoint.BEST
+        if not (best / checkpoint.PROGRESS).is_file():
+            return True
+        ((measured, score),) = score_of(validation).items()
+        saved = score_of(checkpoint.load_progress(best))
+        return not saved.get(measured, score) > score
 
     # ------------------------------------------------------------------ how
 
