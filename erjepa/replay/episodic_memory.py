@@ -333,17 +333,11 @@ class EpisodicMemory:
         )
 
     def restore(self, state: MemoryState, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from the state and the tensors of another memory.
+        """Continue from the state and the tensors of another memory, at most as large.
 
         Raises:
-            ValueError: if the capacity is below the saved one, or other settings differ.
+            ValueError: if ``on_revisit`` or the addresses differ.
         """
-        if self.capacity < state.capacity:
-            raise ValueError(
-                "replay.capacity must be at least the checkpoint's "
-                f"{state.capacity - self._reserved}, got {self.capacity - self._reserved}; a "
-                "memory can grow on resuming, not shrink"
-            )
         if self.on_revisit != state.on_revisit:
             raise ValueError(
                 f"replay.on_revisit must be the checkpoint's {state.on_revisit!r}, "

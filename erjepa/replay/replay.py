@@ -219,8 +219,16 @@ class EpisodicReplay:
         that run, whatever the seed of this one.
 
         Raises:
-            ValueError: if settings of the memory differ.
+            ValueError: if the capacity is below the saved one, or other settings of the memory
+                differ.
         """
+        ours = self.settings.capacity
+        saved = state.memory.capacity - (self.memory.capacity - ours)
+        if ours < saved:
+            raise ValueError(
+                f"replay.capacity must be at least the checkpoint's {saved}, got {ours}; a "
+                "memory can grow on resuming, not shrink"
+            )
         self.generator.set_state(tensors["generator"])
         self.memory.restore(state.memory, tensors)
         self._weight.restore(state.weight)

@@ -17,7 +17,8 @@ EMBED_DIM = 8
 
 def make(**settings):
     given = {"embed_dim": EMBED_DIM, "seed": 7}
-    given |= {key: settings.pop(key) for key in ("seed", "device") if key in settings}
+    keys = ("seed", "device", "reserved_slots")
+    given |= {key: settings.pop(key) for key in keys if key in settings}
     return EpisodicReplay(ReplaySettings(**{"capacity": 12} | settings), **given)
 
 
@@ -255,6 +256,14 @@ def test_takes_over_the_randomness_of_another_seed():
         ours, theirs = (run_step(run, number)[0] for run in (replay, carried))
         assert theirs[:3] == ours[:3]
     assert contents(carried) == contents(replay)
+
+
+@pytest.mark.parametrize("keys", [{}, {"reserve": 0.5}, {"reserved_slots": 20}])
+def test_a_memory_does_not_shrink(keys):
+    larger, smaller = make(capacity=100, **keys), make(capacity=80, **keys)
+    smaller.restore(make(capacity=80, **keys).state, smaller.tensors())
+    with pytest.raises(ValueError, match="at least the checkpoint's 100, got 80;"):
+        smaller.restore(larger.state, larger.tensors())
 
 
 @dataclass(frozen=True)
