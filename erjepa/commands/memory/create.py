@@ -26,6 +26,8 @@ from erjepa.training.run.origins import Origins
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.utils.files import CONFIG
 
+_AT_ONCE = 256  # pairs stored in one call, whose time grows with their square
+
 
 def create(
     out: Path,
@@ -83,10 +85,11 @@ def create(
     if by == "surprise":
         scores = surprises(run, collator, places, checkpoint)
     replay = EpisodicReplay(settings, embed_dim=1, seed=cfg.drawn_seed)
-    segments = [dataset[i].segments for i in places.tolist()]
     origins = Origins(dataset)
     ids = origins.ids(places)
-    replay.write(ids, segments, None, scores)
+    for part in torch.arange(len(places)).split(_AT_ONCE):
+        segments = [dataset[i].segments for i in places[part].tolist()]
+        replay.write(ids[part], segments, None, scores[part])
 
     about = {
         "tokenizer": run.texts.fingerprint,

@@ -11,6 +11,7 @@ from erjepa.datasets import build_dataset
 from erjepa.datasets.split import hold_out
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
+from erjepa.replay import EpisodicReplay
 from tests.harness.data import write_records
 from tests.harness.runs import make_config, train
 from tests.reference.three_forwards import pair_losses
@@ -109,6 +110,25 @@ def test_the_most_surprising_are_those_of_the_largest_loss(
     found = read_slots(stored).set_index("where").score
     assert found.to_dict() == pytest.approx(expected, rel=1e-5)
     assert stored.about.replay.score == "lm"
+
+
+@pytest.mark.parametrize("rule", ["random", "surprise"])
+def test_pairs_are_stored_in_parts(tmp_path, sources, monkeypatch, rule):
+    """The memory is the one that all at once would make."""
+    options = [one(sources[0]), "--number", "5", "--by", rule]
+    whole = create(tmp_path / "whole", *options)
+    sizes, write = [], EpisodicReplay.write
+
+    def noted(self, example_ids, *args):
+        sizes.append(len(example_ids))
+        write(self, example_ids, *args)
+
+    monkeypatch.setattr(EpisodicReplay, "write", noted)
+    monkeypatch.setattr("erjepa.commands.memory.create._AT_ONCE", 8)
+    parts = create(tmp_path / "parts", *options)
+    assert sizes == [8, 8, 4] and parts.about == whole.about
+    assert segments(parts) == segments(whole)
+    assert all(t.equal(whole.tensors[name]) for name, t in parts.tensors.items())
 
 
 @pytest.mark.parametrize(
