@@ -52,17 +52,18 @@ def create(
 
     Raises:
         FileExistsError: if ``out`` exists.
+        FileNotFoundError: if the base model or the tokenizer is missing.
         ValueError: if ``share`` or ``number`` is out of range.
     """
     if out.exists():
         raise FileExistsError(f"{out} exists; choose another folder for the memory")
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"--share {share}: must be above 0 and at most 1")
-    cfg = replace(cfg, seed=cfg.seed or 0)
+    cfg = require_files(replace(cfg, seed=cfg.seed or 0))
     run = PreparedRun(cfg, torch.device("cpu"))
     if by == "surprise":
         device = run_device(cfg)
-        run = PreparedRun(require_files(cfg), device, attention_of(cfg, device))
+        run = PreparedRun(cfg, device, attention_of(cfg, device))
     dataset, collator = run.dataset, run.collators.new.without_views()
     skip = cfg.skip_too_long
     fitting = fitting_pairs(run, dataset, collator, skip_too_long=skip)

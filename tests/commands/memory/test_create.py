@@ -151,6 +151,17 @@ def test_errors_are_one_line(tmp_path, sources, options, message, capsys):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("rule", ["random", "surprise"])
+def test_a_missing_base_model_is_named_with_its_download(
+    tmp_path, sources, rule, capsys
+):
+    missing = ["checkpointer.checkpoint_dir=no", "tokenizer.path=no/tokenizer.model"]
+    with pytest.raises(SystemExit):
+        create(tmp_path / "a", [*one(sources[0]), *missing], "--by", rule)
+    said = capsys.readouterr().err
+    assert "no does not exist. Get the base model with\n  tune download" in said
+
+
 def test_nothing_is_written_over(tmp_path, sources, capsys):
     with pytest.raises(SystemExit):
         create(tmp_path, one(sources[0]))
