@@ -37,7 +37,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     values, file = merged(name), Path(config_path(name))
     if file.name == CONFIG:
         values["output_dir"] = str(file.parent)
-        _unset_start(values)
+        _unset_start(values, overrides)
     return read(with_overrides(values, overrides))
 
 
@@ -92,17 +92,17 @@ def read(source: Mapping[str, Any]) -> Config:
     return _continued(checked(Config, {**values, "source": source}, ""))
 
 
-def _unset_start(values: dict[str, Any]) -> None:
-    """Unset what only the run's own start had: resuming, and the keys that ``continue_from`` has
-    set, so that another one can set them anew.
+def _unset_start(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Unset what only the run's own start had: resuming and, if the overrides set another
+    ``continue_from``, the run's own and the keys that it sets.
     """
     if values.get("resume_from_checkpoint") is True:
         values |= {"resume_from_checkpoint": False, "resume_changes": None}
-    start, replay = values.get("continue_from"), values.get("replay") or {}
-    if start is not None and values.get("init_from") == start:
-        values["init_from"] = None
-    if start is not None and replay.get("init_from") == start:
-        values["replay"] = {**replay, "init_from": None}
+    names = [override.lstrip("~").partition("=")[0] for override in overrides]
+    if "continue_from" in names:
+        values |= {"continue_from": None, "init_from": None}
+        if replay := values.get("replay"):
+            values["replay"] = {**replay, "init_from": None}
 
 
 def _continued(config: Config) -> Config:

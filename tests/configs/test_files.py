@@ -68,6 +68,31 @@ def test_a_continued_run_s_config_continues_from_another_run(tmp_path):
         load(str(tmp_path), ["init_from=c"])
 
 
+@pytest.mark.parametrize(
+    "started",
+    [
+        "continue_from: a\ninit_from: a\nreplay: {init_from: [a, b]}",
+        "init_from: b\nreplay: {init_from: c}",
+        "init_from: b",
+        "replay: {init_from: [b, c]}",
+    ],
+)
+def test_any_run_s_config_continues_from_that_run(tmp_path, started):
+    file = tmp_path / "torchtune_config.yaml"
+    file.write_text(f"defaults: tiny_continual\n{started}")
+    cfg = load(str(tmp_path), [f"continue_from={tmp_path}", "output_dir=next"])
+    assert cfg.init_from == cfg.replay.init_from == str(tmp_path)
+    both = f"replay.init_from=[{tmp_path},b]"
+    cfg = load(str(tmp_path), [f"continue_from={tmp_path}", both])
+    assert (cfg.init_from, cfg.replay.init_from) == (
+        str(tmp_path),
+        [str(tmp_path), "b"],
+    )
+    file.write_text("defaults: tiny_continual\ninit_from: b\nreplay: null")
+    cfg = load(str(tmp_path), [f"continue_from={tmp_path}"])
+    assert cfg.init_from == str(tmp_path) and not cfg.replay.weight
+
+
 def test_a_resumed_run_s_config_starts_another_run(tmp_path):
     """With ``auto`` a new run can start, so it stays."""
     for recorded, expected in (("True", (False, None)), ("auto", ("auto", ["seed"]))):
