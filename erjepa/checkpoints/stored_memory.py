@@ -160,11 +160,27 @@ class StoredMemory:
 
     def write_part(self, folder: Path, kept: Tensor) -> None:
         """Write a memory with only the ``kept`` slots (ascending, int64), and no data of others."""
-        write_files(folder, self._about | {"slots": len(kept)}, self.part(kept))
+        state = self._about["state"]
+        memory = {**state["memory"], "seen": self._seen_without_others(kept)}
+        changed = {"slots": len(kept), "state": {**state, "memory": memory}}
+        write_files(folder, self._about | changed, self.part(kept))
         if (texts := self.texts) is not None:
             lines = [row for _, row in jsonl_of(texts, str(self.folder / TEXTS))]
             rows = [lines[i] | {"slot": n} for n, i in enumerate(kept.tolist())]
             (folder / TEXTS).write_text(to_jsonl(rows), encoding="utf-8")
+
+    def _seen_without_others(self, kept: Tensor) -> tuple[int, int]:
+        """Return ``seen`` of a memory with only the ``kept`` slots, so that these and later pairs
+        are kept with equal probability: it counts as large a fraction of the offered pairs as is
+        kept of the stored ones, the inherited pairs apart.
+        """
+        seen, before = self.about.state.memory.seen
+        is_inherited = self.tensors["example_ids"] < 0
+        counts = []
+        for part, offered in ((is_inherited, before), (~is_inherited, seen - before)):
+            fraction = int(part[kept].sum()) / int(part.sum()) if part.any() else 1.0
+            counts.append(round(offered * fraction))
+        return sum(counts), counts[0]
 
     # ---------------------------------------------------------------------- checks
 

@@ -121,6 +121,27 @@ def test_nothing_of_a_pair_is_left(run, options, gone, address):
     assert left == [example for example in [*EXAMPLES, 4] if example not in gone]
 
 
+@pytest.mark.parametrize(
+    ("stored", "chosen", "seen"),
+    [
+        (EXAMPLES, ["--source", "old"], (40, 0)),
+        (EXAMPLES, ["--source", "new"], (60, 60)),
+        (EXAMPLES, ["--ids", 0, 1], (60 + 20, 60)),
+        ([0, 1], ["--ids", 0], (60 + 20, 60)),
+    ],
+)
+def test_deleted_pairs_were_never_offered(tmp_path, stored, chosen, seen):
+    """Otherwise a reservoir would keep later pairs with a smaller probability."""
+    write_checkpoint(tmp_path / "epoch_0", stored, "none")
+    path = tmp_path / "epoch_0" / "memory" / "memory.json"
+    about = json.loads(path.read_text())
+    about["state"]["memory"]["seen"] = [100, 60]
+    path.write_text(json.dumps(about))
+    write_manifest(tmp_path / "epoch_0")
+    forget(tmp_path, *chosen)
+    assert open_memory(tmp_path).about.state.memory.seen == seen
+
+
 def test_the_log_has_no_text(run, capsys):
     forget(run, "--match", "of Ann")
     forget(run, "--match", "of Ann")  # nothing is left to log
