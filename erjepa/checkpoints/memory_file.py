@@ -2,8 +2,9 @@
 
 ``memory.json``
     Format and version; number of slots; fingerprint of the tokenizer; origins, the first
-    ``inherited`` of which are from earlier runs; the section ``replay`` of the config; and the
-    state of the memory without tensors, such as its capacity and how addresses are computed.
+    ``inherited`` of which are from earlier runs; the number of steps before the run had a memory,
+    if a resumed run turned replay on; the section ``replay`` of the config; and the state of the
+    memory without tensors, such as its capacity and how addresses are computed.
 
 ``slots.safetensors``
     One row for each slot in use, N of them, and the tokens of all:
@@ -48,7 +49,8 @@ def write_memory(
     """Write ``memory.json`` and ``slots.safetensors`` into a folder, created if absent.
 
     Args:
-        about: the keys tokenizer, origins, inherited and replay of ``memory.json``.
+        about: the keys tokenizer, origins, inherited, replay and, of a run, steps_without of
+            ``memory.json``.
     """
     folder.mkdir(exist_ok=True)
     head = {"format": FORMAT, "version": VERSION, "slots": len(replay)}

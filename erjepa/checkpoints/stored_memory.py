@@ -54,6 +54,7 @@ class About:
     inherited: Natural
     replay: Settings
     state: ReplayState
+    steps_without: Natural = 0  # of the run, before it had a memory
 
 
 class StoredMemory:

@@ -6,6 +6,7 @@ Settings that would make it forget cause a warning.
 """
 
 import functools
+import shutil
 
 import pytest
 import torch
@@ -444,3 +445,22 @@ def test_a_resumed_run_knows_what_its_reservoir_was_offered(base, data, tmp_path
     assert train(resumed, 1, read) == whole
     visits = 8 * 8
     assert whole[0][0] <= 44 < visits
+
+
+def test_a_reservoir_was_not_offered_what_came_before_it(base, data, tmp_path):
+    """A run that is resumed once more after it turned replay on is as if it had not stopped."""
+    settings = {**LM, "replay__capacity": 10, "replay__retention": "reservoir"}
+    settings |= {"epochs": 3, "max_steps_per_epoch": 3}
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    train(config(base, data, whole, **settings, replay__weight=0, stop__steps=2))
+    shutil.copytree(whole, part)
+    again = {**settings, "resume_from_checkpoint": True}
+    turned_on = {**again, "resume_changes": "[replay.weight]"}
+
+    def read(recipe):
+        memory = recipe._memory.replay.memory
+        return memory.state.seen[0], memory.example_ids.tolist()
+
+    expected = train(config(base, data, whole, **turned_on, stop__steps=8), 1, read)
+    train(config(base, data, part, **turned_on, stop__steps=5))
+    assert train(config(base, data, part, **again, stop__steps=8), 1, read) == expected

@@ -65,6 +65,7 @@ class RunMemory:
         self.earlier = earlier
         self.origins = Origins(run.dataset)
         self._places: dict[int, str] = {}  # of inherited pairs, by their ids
+        self._steps_without = 0  # steps of the run before it had a memory
         self._errors = None
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))
@@ -201,7 +202,7 @@ class RunMemory:
         self,
         checkpoint: Path,
         step: int,
-        offered: Callable[[], Tensor],
+        offered: Callable[[int], Tensor],
         passes: Passes,
         changed: Collection[str],
     ) -> None:
@@ -209,7 +210,7 @@ class RunMemory:
 
         Args:
             offered: returns the indices in the dataset of the pairs that were offered to the
-                memory, int64; called if there is one.
+                memory, int64, given the number of steps before there was one.
             changed: dotted keys whose values the resumed run has changed.
 
         Raises:
@@ -227,6 +228,7 @@ class RunMemory:
                     f"{', '.join(starts)}; start a new run, with init_from={checkpoint} "
                     f"replay.init_from={starts[0]}"
                 )
+            self._steps_without = step
             return
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
         if "dataset" in changed and (stored.tensors["example_ids"] >= 0).any():
@@ -242,7 +244,8 @@ class RunMemory:
         if inherited or not stored.has_addresses:
             self.replay = self._empty(inherited, has_addresses=stored.has_addresses)
         self.replay.restore(about.state, stored.tensors)
-        self.replay.memory.mark_offered(self.origins.ids(offered()))
+        self._steps_without = about.steps_without
+        self.replay.memory.mark_offered(self.origins.ids(offered(self._steps_without)))
         self.origins.inherited = about.origins[: about.inherited]
         ids = stored.tensors["example_ids"].tolist()
         places = stored.places().items()
@@ -285,6 +288,7 @@ class RunMemory:
             "tokenizer": self._run.texts.fingerprint,
             "origins": [*self.origins.inherited, *self.origins.names],
             "inherited": len(self.origins.inherited),
+            "steps_without": self._steps_without,
             "replay": asdict(self.settings),
         }
         write_memory(folder, self.replay, about)

@@ -139,9 +139,9 @@ class TrainingPairs:
         """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""
         return self._packed.has_jepa_loss(step)
 
-    def offered(self, progress: RunProgress) -> Tensor:
-        """Return the examples that the steps so far have offered to the memory, as indices in the
-        dataset, int64.
+    def offered(self, progress: RunProgress, steps_without: int = 0) -> Tensor:
+        """Return the examples that the steps so far, but for the first ``steps_without``, have
+        offered to the memory, as indices in the dataset, int64.
         """
         offered: set[int] = set()
         for epoch in range(progress.epoch + 1):
@@ -150,7 +150,7 @@ class TrainingPairs:
             self.sampler.set_position(epoch)
             steps = islice(self.sampler.of_all_ranks(), count)
             for step, examples in enumerate(steps, first):
-                if self.has_jepa_loss(step):
+                if step >= steps_without and self.has_jepa_loss(step):
                     offered.update(examples)
             if len(offered) == len(self.train):
                 break

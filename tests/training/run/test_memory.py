@@ -128,7 +128,7 @@ def saved(memory, folder):
 
 def resume(memory, checkpoint, step, offered):
     offered = torch.arange(offered)
-    memory.resume(checkpoint, step, lambda: offered, passes=None, changed=())
+    memory.resume(checkpoint, step, lambda _: offered, passes=None, changed=())
 
 
 def outcome(*ids, jepa=None, labels=2.0):
