@@ -37,7 +37,10 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
         before = content[: error.start].decode()
         line += before.count("\n")
         is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        known, encoding = ("UTF-16", "UTF-16") if is_utf16 else ("Latin-1", "LATIN1")
+        # Windows-1252 has Latin-1's letters, and quotes where that has control characters.
+        known, encoding = (
+            ("UTF-16", "UTF-16") if is_utf16 else ("Windows-1252 or Latin-1", "CP1252")
+        )
         raise ValueError(
             f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}, column "
             f"{len(before) - before.rfind(chr(10))}); if it is {known}, convert it: "

@@ -1,13 +1,14 @@
 """Files that one part of the project writes and another reads."""
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from erjepa.utils.files import let_others_read, write_whole
+from erjepa.utils.files import let_others_read, require_utf8, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
 
@@ -35,6 +36,19 @@ def test_a_bad_line_is_named_when_it_is_reached(tmp_path, line, error):
     assert next(rows)[1] == {"a": 1}
     with pytest.raises(ValueError, match=error):
         next(rows)
+
+
+@pytest.mark.skipif(shutil.which("iconv") is None, reason="no iconv program")
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16"])
+def test_the_command_of_the_error_converts_the_file(tmp_path, encoding):
+    text = "café" + " “€ 5” – it’s" * (encoding != "latin-1")
+    file = tmp_path / "pairs.csv"
+    file.write_bytes(text.encode(encoding))
+    with pytest.raises(ValueError, match="convert it: iconv") as raised:
+        require_utf8(file.read_bytes(), str(file))
+    command = str(raised.value).rpartition("convert it: ")[2]
+    done = subprocess.run([*command.split(), file], capture_output=True, check=True)
+    assert done.stdout.decode() == text
 
 
 def test_a_killed_write_leaves_the_file_before(tmp_path, monkeypatch):
