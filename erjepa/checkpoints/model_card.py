@@ -183,12 +183,14 @@ def model_card(
 
 
 def base_of(config: Mapping[str, Any]) -> str:
-    """Return a run's ``base_model`` if the weights are its, otherwise their folder."""
+    """Return a run's ``base_model`` if it is a repository with the run's base weights, otherwise
+    the absolute path of their folder.
+    """
     folder = os.path.abspath(config["checkpointer"]["checkpoint_dir"])
     name = config["base_model"]
-    path = config["model"].get("path")  # of transformers' models
-    is_its = name == path == config["checkpointer"]["checkpoint_dir"]
-    return name if is_its or Path(name).name == Path(folder).name else folder
+    if name == config["model"].get("path") and os.path.isdir(name):
+        return folder  # of a model of transformers
+    return name if Path(name).name == Path(folder).name else folder
 
 
 def datasets_of(section: Any) -> list[tuple[str, str]]:

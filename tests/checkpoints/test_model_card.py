@@ -130,6 +130,16 @@ def test_weights_of_another_folder_are_not_those_of_the_repository():
     assert base_of(cfg) == "/runs/first/epoch_1"
 
 
+def test_a_folder_is_named_by_its_absolute_path(tmp_path, monkeypatch):
+    """PEFT would look up a relative one on the hub."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "base").mkdir(parents=True)
+    for path in ("models/base", "models/base/", str(tmp_path / "models" / "base")):
+        cfg = config(base_model=path, model__path=path)
+        cfg["checkpointer"]["checkpoint_dir"] = path
+        assert base_of(cfg) == str(tmp_path / "models" / "base")
+
+
 def test_what_is_carried_on_is_named():
     card = model_card(
         config(init_from="january", replay__init_from=["january", "a|b"]), {}
