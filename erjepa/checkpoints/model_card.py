@@ -19,6 +19,7 @@ from erjepa.configs.component import COMPONENT
 from erjepa.datasets import dataset_name, origin_labels
 from erjepa.utils.escape import backticks, markdown, markdown_code
 from erjepa.utils.files import CONFIG, EMA, write_whole
+from erjepa.utils.hub import is_copy_of
 from erjepa.utils.summary import Summary, scores_of_run
 
 CARD = "README.md"
@@ -190,7 +191,8 @@ def base_of(config: Mapping[str, Any]) -> str:
     name = config["base_model"]
     if name == config["model"].get("path") and os.path.isdir(name):
         return folder  # of a model of transformers
-    return name if Path(name).name == Path(folder).name else folder
+    is_its = Path(name).name == Path(folder).name or is_copy_of(name, folder)
+    return name if is_its else folder
 
 
 def datasets_of(section: Any) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from erjepa.configs.component import Component
 from erjepa.configs.schema import Config
-from erjepa.utils.hub import is_repository, local_copy
+from erjepa.utils.hub import is_copy_of, is_repository, local_copy
 
 
 def require_files(config: Config) -> Config:
@@ -48,9 +48,8 @@ def _with_copy(
 ) -> Component:
     """Replace the path of a hub repository, or of a copy of it on another machine, by ``copy``."""
     path = component.get(key)
-    in_a_cache = f"models--{repository.replace('/', '--')}/snapshots/"
     if path is None or Path(path).exists():
         return component
-    if path != repository and in_a_cache not in path:
+    if path != repository and not is_copy_of(repository, path):
         return component
     return component.with_arguments(**{key: str(copy)})

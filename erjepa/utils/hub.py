@@ -21,6 +21,11 @@ def is_repository(path: str) -> bool:
     return _REPOSITORY.fullmatch(path) is not None and not Path(path).exists()
 
 
+def is_copy_of(repository: str, path: str) -> bool:
+    """Return whether a path is that of a cached copy of a repository, here or elsewhere."""
+    return f"models--{repository.replace('/', '--')}/snapshots/" in path
+
+
 def is_reachable() -> bool:
     """Return whether the hub answers, by a single request."""
     try:

@@ -126,6 +126,10 @@ def test_weights_of_another_folder_are_not_those_of_the_repository():
     cfg = config(base_model="org/qwen", model__path="org/qwen")
     cfg["checkpointer"]["checkpoint_dir"] = "org/qwen"
     assert base_of(cfg) == "org/qwen"
+    cfg["checkpointer"]["checkpoint_dir"] = (
+        f"/hub/models--org--qwen/snapshots/{'a' * 40}"
+    )
+    assert base_of(cfg) == "org/qwen"  # downloaded
     cfg["checkpointer"]["checkpoint_dir"] = "/runs/first/epoch_1"
     assert base_of(cfg) == "/runs/first/epoch_1"
 
