@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from functools import reduce
+from inspect import signature
 from operator import add
 from pathlib import PurePath
 
@@ -18,22 +19,40 @@ def build_dataset(
     """Build the pairs of a config's ``dataset``: one component, or a list of them to concatenate.
 
     Raises:
-        ValueError: naming ``key``, if a builder returns something other than pairs.
+        ValueError: naming ``key``, if an argument of a builder is invalid, or if it returns
+            something other than pairs.
     """
     built = []
-    for part in components(section):
-        dataset = part.build(tokenizer)
+    for i, part in enumerate(components(section)):
+        place = f"{key}[{i}]" if isinstance(section, list) else key
+        dataset = _build(part, tokenizer, place)
         count = len(dataset) if hasattr(dataset, "__len__") else 0
         if not (count and isinstance(dataset, PairedDataset)):
             what = type(dataset[0]).__name__ if count else "nothing"
             raise ValueError(
-                f"{key}: its builder returned a {type(dataset).__name__} of {what}, not of "
+                f"{place}: its builder returned a {type(dataset).__name__} of {what}, not of "
                 "pairs. Pairs come from erjepa.datasets.paired_dataset, or from a builder "
                 "that returns an erjepa.datasets.PairedDataset"
             )
         dataset.names = [dataset_name(part)] * len(dataset.names)
         built.append(dataset)
     return reduce(add, built)
+
+
+def _build(part: Component, tokenizer: Transform, place: str) -> PairedDataset:
+    """Call a builder. Its errors name the arguments ``dataset.NAME``, those raised here
+    ``place.NAME``.
+    """
+    try:
+        return part.build(tokenizer)
+    except (ValueError, FileNotFoundError) as error:
+        names = "|".join({*signature(part.function).parameters, *part.arguments})
+        section = re.compile(rf"\bdataset(?=\.({names})\b|=)")
+        error.args = tuple(
+            section.sub(place, arg) if isinstance(arg, str) else arg
+            for arg in error.args
+        )
+        raise
 
 
 def dataset_name(dataset: Component) -> str:

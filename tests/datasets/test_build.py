@@ -1,5 +1,7 @@
 """A list of datasets is one dataset whose examples know their origin."""
 
+import re
+
 import pytest
 from torchtune.data import InputOutputToMessages
 
@@ -67,6 +69,38 @@ def strangers(tokenizer):
 def test_something_else_than_pairs(tokenizer):
     with pytest.raises(ValueError, match="dataset: its builder returned a list of int"):
         build_dataset(Component(f"{__name__}.strangers"), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"source": None}, "{}.source=null names no pairs; give {}.source=FILE"),
+        ({"max_examples": 0}, "{}.max_examples=0 must"),
+        ({"sample_seed": 1}, "{}.sample_seed=1 needs {}.max_examples"),
+        ({"column_map": {"input": "a"}}, "Set {}.column_map.input to"),
+        ({"column_mpa": {}}, "{}.column_mpa: a file or folder takes"),
+        (
+            {"source": "dataset.jsonl"},
+            "dataset.jsonl:1: .*Name them with {}.column_map",
+        ),
+        ({"source": "dataset.jsonl"}, "{}=erjepa.datasets.classific.* {}.source=FILE"),
+    ],
+)
+def test_an_error_names_the_key_of_the_section(
+    tokenizer, sources, tmp_path, monkeypatch, arguments, said
+):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "dataset.jsonl", [{"text": "a", "label": "b"}])
+    good = part(sources[0])
+    bad = good.with_arguments(**arguments)
+    for section, key, place in (
+        (bad, "dataset", "dataset"),
+        (bad, "eval_dataset", "eval_dataset"),
+        ([good, bad], "eval_dataset", r"eval_dataset\[1\]"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError)) as raised:
+            build_dataset(section, tokenizer, key)
+        assert re.search(rf"(^|[ ;]){said.replace('{}', place)}", str(raised.value))
 
 
 def test_a_list_on_the_command_line(sources):
