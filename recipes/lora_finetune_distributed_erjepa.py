@@ -121,10 +121,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
         wait_for_all()  # again, as a step has a time limit
         self._setup_training(start, checkpointer, serving)
-        # A run that is refused leaves the config of the one before in its folder.
+        # A run that is refused, or already over, leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, self._progress, device)
-        output_dir, section = Path(cfg.output_dir), cfg.as_dict()["dataset"]
-        on_rank_zero(lambda: write_prompt_format(output_dir, prepared.dataset, section))
+        if not self._progress.is_over():
+            out, section = Path(cfg.output_dir), cfg.as_dict()["dataset"]
+            on_rank_zero(lambda: write_prompt_format(out, prepared.dataset, section))
         wait_for_all()
         pairs, memory, progress = self._pairs, self._memory, self._progress
         carried = start.carried

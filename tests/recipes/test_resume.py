@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.prompt_format import PROMPT_FORMAT
 from erjepa.training.run.saving import RunCheckpoints
+from erjepa.utils.files import CONFIG
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
@@ -23,6 +25,7 @@ from tests.harness.runs import (
     assert_resumes,
     assert_same,
     kill_at_step,
+    make_config,
     read_metrics,
     read_untimed,
     small_config,
@@ -218,6 +221,20 @@ def test_allowed_changes_are_in_force(base, data, tmp_path, uninterrupted):
     # What was allowed is what the run has from here on.
     del other["resume_changes"]
     train(config(base, data, tmp_path, **other), 2)
+
+
+def test_a_run_that_has_ended_keeps_its_config(base, data, tmp_path):
+    """Otherwise the next run by that config would be refused, as it has other keys."""
+    train(config(base, data, tmp_path, stop__steps=1))
+    file, format_file = tmp_path / CONFIG, tmp_path / PROMPT_FORMAT
+    before = file.read_bytes(), format_file.read_bytes()
+    other = {"optimizer__lr": 1e-5, "resume_changes": "[optimizer.lr]"}
+    other["resume_from_checkpoint"] = True
+    train(config(base, data, tmp_path, stop__steps=1, **other))
+    assert (file.read_bytes(), format_file.read_bytes()) == before
+    again = ["resume_from_checkpoint=True", "stop.steps=2"]
+    train(make_config(again, str(tmp_path)))
+    assert len(read_metrics(tmp_path)) == 2
 
 
 def test_the_implementation_of_the_optimizer_is_this_runs(base, data, tmp_path):

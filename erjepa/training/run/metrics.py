@@ -100,7 +100,8 @@ class MetricsLog:
         self._has_warned = False
         if dist.get_rank() == 0:
             self._logger = cfg.metric_logger.build()
-            self._logger.log_config(OmegaConf.create(cfg.as_written()))
+            if not progress.is_over():  # otherwise the keys of the steps before stay
+                self._logger.log_config(OmegaConf.create(cfg.as_written()))
 
     def start(self) -> tqdm:
         """Return the progress bar of the run; the first call creates it at the current step."""
