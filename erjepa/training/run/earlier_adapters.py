@@ -117,6 +117,9 @@ def _whole_weights(cfg: Config, folder: Path) -> str:
     )
     if cfg.model.get("path") is not None:
         keys = f"model.path={folder}"
+        # The chat template of a checkpoint may be one that renders only prompts.
+        if (tokenizer := cfg.tokenizer.get("path")) is not None:
+            keys += f" tokenizer.path={tokenizer}"
     has_memory = cfg.replay.weight and (folder / checkpoint.MEMORY).is_dir()
     return keys + f" replay.init_from={cfg.init_from}" * bool(has_memory)
 

@@ -248,8 +248,8 @@ def require_alike(
     if stored.about.tokenizer != tokenizer:
         raise ValueError(
             f"{key}: the memory in {stored.folder} holds tokens of another tokenizer, "
-            "or of another chat template; start from a run of the same model family, or "
-            "without its memory: set init_from alone"
+            "or of another chat template; start from a run of the same model family, with its "
+            "tokenizer.path, or without its memory: set init_from alone"
         )
     wanted, score = settings.score, stored.about.replay.score
     if score != wanted and settings.init_scores == "kept":

@@ -55,13 +55,13 @@ def test_what_cannot_be_continued_is_named_by_its_key(tmp_path, monkeypatch):
     assert message(adapter_to_start).startswith(f"{start} holds no adapter_model.pt")
     write_run(tmp_path, "epoch_0", "epoch_1")
     (tmp_path / "epoch_1" / "progress.json").write_text("{}")
-    keys = f"model.path={tmp_path}/epoch_1 replay.init_from={tmp_path}"
-    said = message(adapter_to_start)
+    keys = f"model.path={tmp_path}/epoch_1 tokenizer.path=base"
+    said = message(adapter_to_start, "model.path=base")
     assert said.endswith(
-        f" whole weights instead; in place of continue_from, set {keys}"
+        f" whole weights instead; in place of continue_from, set {keys} replay.init_from={tmp_path}"
     )
-    said = message(adapter_to_start, "replay.weight=0")
-    assert said.endswith(f"set model.path={tmp_path}/epoch_1")
+    said = message(adapter_to_start, "model.path=base", "replay.weight=0")
+    assert said.endswith(f"set {keys}")
 
 
 def adapter(folder, *merged):
