@@ -112,8 +112,9 @@ class EvaluationRecipeERJEPA:
         """Generate the missing answers and score all of them. Return the summary on rank 0."""
         cfg = self._cfg
         name = checkpoint.name_of_scores(job.path, cfg.eval_split, merged=cfg.merged)
-        folder = Path(cfg.output_dir) / "evaluation" / name
-        folder = folder_of(folder, job.examples.section, SCORED[cfg.eval_split])
+        of_weights = Path(cfg.output_dir) / "evaluation" / name
+        section, key = job.examples.section, SCORED[cfg.eval_split]
+        folder = on_rank_zero(lambda: folder_of(of_weights, section, key))
         store = PredictionStore(folder, job.settings(), rank=self._rank)
         done = on_rank_zero(store.open)
         new, seconds = self._answer(job, store, done)

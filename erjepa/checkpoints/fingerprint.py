@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -198,7 +199,6 @@ def changed_keys(
     turns_replay = "replayed share" in refused  # on or off
     kept = {*_FIXED, *["dataset"] * has_other_pairs, *["replay.weight"] * turns_replay}
     if free := sorted(key for key in refused if key not in kept):
-        lines.append(
-            f"Keep what it had, or allow the change: resume_changes=[{','.join(free)}]"
-        )
+        allowing = shlex.quote(f"resume_changes=[{','.join(free)}]")
+        lines.append(f"Keep what it had, or allow the change: {allowing}")
     raise ValueError("\n".join([f"{where} was written with other settings:", *lines]))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from erjepa.checkpoints.checkpoint import score_name
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.tasks.score import write_scores
 from erjepa.utils.checked import leaves
-from erjepa.utils.files import PREDICTIONS, SUMMARY, config_of_run
+from erjepa.utils.files import PREDICTIONS, SUMMARY, config_of_run, write_whole
 from erjepa.utils.jsonl import to_jsonl
 from erjepa.utils.summary import Summary, read_summary
 
@@ -24,7 +25,8 @@ _MAX_LABELS = 150  # bytes, of the 255 of a file name
 
 
 def folder_of(folder: Path, dataset: Any, key: str) -> Path:
-    """Return the folder of the scores on a dataset; each dataset has its own.
+    """Choose the folder of the scores on a dataset, and record the dataset there if it is new: each
+    dataset has its own, also if evaluations of several start together.
 
     Args:
         folder: folder of the checkpoint's scores. The first scored dataset uses it; every other
@@ -32,6 +34,9 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
         dataset: section of the dataset, as JSON.
         key: key of the dataset in the settings, ``eval_dataset`` or ``dataset``.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), (folder / SETTINGS).open("x") as file:
+        json.dump({key: dataset}, file)
     stored = _read_settings(folder)
     if key not in stored or stored[key] == dataset:
         return folder
@@ -120,7 +125,7 @@ class PredictionStore:
         settings = self.folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
             self._delete_answers()
-            settings.write_text(self._settings)
+            write_whole(settings, self._settings)
         predictions = {}
         for path in (*self._parts(), self.folder / PREDICTIONS):
             for line in path.read_bytes().splitlines() if path.exists() else ():

@@ -46,9 +46,9 @@ def share(items: Sequence[Sequence[np.ndarray]]) -> Sharing:
     paths = [path for paths in items for path in paths]
     per_item = [sum(map(len, paths)) for paths in items]
     nodes = np.concatenate([np.zeros(0, np.int64), *paths])
-    node, item = np.divmod(
-        np.unique(nodes * n + np.repeat(np.arange(n), per_item)), max(n, 1)
-    )
+    # A stable sort is fast on keys of a few ascending runs; np.unique would hash them.
+    keys = np.sort(nodes * n + np.repeat(np.arange(n), per_item), kind="stable")
+    node, item = np.divmod(keys[np.diff(keys, prepend=-1) > 0], max(n, 1))
     previous = np.full(len(node), -1)
     again = node[1:] == node[:-1]
     previous[1:][again] = item[:-1][again]

@@ -134,7 +134,7 @@ def test_changes():
         "  optimizer.betas: [0, 1] there, [0, 2] here",
         "  optimizer.eps: None there, 3 here",
         "Keep what it had, or allow the change: "
-        "resume_changes=[optimizer.betas,optimizer.eps]",
+        "'resume_changes=[optimizer.betas,optimizer.eps]'",
     ]
     with pytest.raises(ValueError, match="A resumed run keeps its seed"):
         changed_keys(saved, {**saved, "seed": 2}, ["views"], "a")
@@ -161,7 +161,7 @@ def test_other_data_is_for_a_run_that_continues_the_memory(weight):
     names_memory = memory.endswith("set a new output_dir and continue_from=run/epoch_0")
     assert names_memory == bool(weight)
     offered = "views" if weight else "dataset,views"
-    assert way_on.endswith(f"resume_changes=[{offered}]")
+    assert way_on.endswith(f"'resume_changes=[{offered}]'")
 
 
 def test_a_step_keeps_its_replayed_share():

@@ -78,6 +78,8 @@ def test_each_dataset_has_a_folder(tmp_path):
     folder = tmp_path / "epoch_0"
     one, two = ({"_component_": "my.own_dataset", "size": size} for size in (1, 2))
     assert folder_of(folder, one, "eval_dataset") == folder
+    # Also before its settings are written, as another evaluation may start at the same time.
+    assert folder_of(folder, two, "eval_dataset") != folder
     PredictionStore(folder, {"eval_dataset": one}, rank=0).open()
     assert folder_of(folder, one, "eval_dataset") == folder
     beside = folder_of(folder, two, "eval_dataset")

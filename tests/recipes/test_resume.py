@@ -199,7 +199,7 @@ def test_changed_settings_are_refused_at_once(base, data, tmp_path, uninterrupte
     for key, change in CHANGES.items():
         assert any(re.fullmatch(f"  {key}: {change}", line) for line in lines), key
     assert way_on.endswith(
-        f"resume_changes=[{','.join(sorted(CHANGES.keys() - {'dataset'}))}]"
+        f"'resume_changes=[{','.join(sorted(CHANGES.keys() - {'dataset'}))}]'"
     )
 
 

@@ -1,6 +1,7 @@
 """The datasets that the examples of a run come from, and metrics of each."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -8,6 +9,8 @@ from torch import Tensor
 from erjepa.datasets import PairedDataset, origin_labels
 from erjepa.replay.retention import ORIGIN_BITS, origins
 from erjepa.training.step.passes import PassResult
+
+_labels = lru_cache(origin_labels)  # the same in every step
 
 
 class Origins:
@@ -40,7 +43,7 @@ class Origins:
         """Return the metrics of each dataset, if the run or its memory has several: losses of new
         pairs, and ``replayed_NAME``, the number of replayed pairs.
         """
-        labels = origin_labels([*self.names, *self.inherited])
+        labels = _labels((*self.names, *self.inherited))
         metrics: dict[str, Tensor | int] = {}
         if len(self.names) > 1:
             parts = self._of(new.example_ids)
