@@ -14,8 +14,8 @@ from torchtune.modules import TransformerDecoder
 
 from erjepa.objective import Backend
 
-# Tokens per forward pass, exceeded only by a longer prompt: enough to fill a GPU, few enough for
-# the activations of a layer to stay in the cache of a CPU.
+# Tokens per forward pass: enough to fill a GPU, few enough for the activations of a layer to stay in
+# the cache of a CPU. The mask of a longer prompt would grow with its square.
 _TOKENS = 1024
 
 
@@ -127,13 +127,16 @@ def _last_logits(
 
     Rows have ``padding`` [B] padding columns after the ``shared`` columns of the prefix.
     """
-    num_rows = max(1, _TOKENS // tokens.shape[1])
-    logits = []
-    for first in range(0, len(tokens), num_rows):
-        rows = slice(first, min(first + num_rows, len(tokens)))
-        for cache in caches:
-            cache.place(rows, end)
-        logits.append(_forward(model, tokens[rows], end, shared, padding[rows]))
+    end -= tokens.shape[1]
+    for piece in tokens.split(_TOKENS, dim=1):
+        end += piece.shape[1]
+        num_rows = _TOKENS // piece.shape[1]
+        logits = []
+        for first in range(0, len(piece), num_rows):
+            rows = slice(first, min(first + num_rows, len(piece)))
+            for cache in caches:
+                cache.place(rows, end)
+            logits.append(_forward(model, piece[rows], end, shared, padding[rows]))
     return torch.cat(logits)
 
 

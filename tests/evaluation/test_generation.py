@@ -119,17 +119,18 @@ def test_computes_what_is_shared_once_and_drops_what_has_ended():
         assert computed == rows
 
 
+@pytest.mark.parametrize("limit", [20, 5, 1])
 @pytest.mark.parametrize("make", [ragged, with_a_shared_prefix])
-def test_a_forward_pass_takes_so_many_tokens(make, monkeypatch):
-    monkeypatch.setattr(erjepa.evaluation.generation, "_TOKENS", 20)
+def test_a_forward_pass_takes_so_many_tokens(make, limit, monkeypatch):
+    """A longer prompt is computed in pieces."""
+    monkeypatch.setattr(erjepa.evaluation.generation, "_TOKENS", limit)
     model, prompts = talkative_decoder(), make()
     stops = varied_stops(model, prompts)
     expected = [alone(model, prompt, NEW, stops) for prompt in prompts]
     texts, shapes = generated(model, prompts, stops)
     assert texts == expected
-    prompt_shapes = [shape for shape in shapes if 1 < shape[1] and 1 < shape[0]]
-    assert len(prompt_shapes) > 2
-    assert all(rows * columns <= 20 for rows, columns in prompt_shapes)
+    assert len(shapes) > NEW + 2
+    assert all(rows * columns <= limit for rows, columns in shapes)
 
 
 def test_a_text_ends_with_the_positions():
