@@ -172,7 +172,8 @@ class PairedDataset(Dataset):
 
     def prompt(self, example_id: int) -> list[int]:
         """Return the token ids of the prompt for the target of an example."""
-        return self._template.prompt(self.messages(example_id))
+        pair = self.pairs[example_id]
+        return [*pair.source, *pair.bridge]
 
     def target_text(self, example_id: int) -> str:
         """Return the target as in the record, without surrounding white space."""

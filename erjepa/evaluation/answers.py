@@ -16,7 +16,9 @@ def batches_of_examples(
     dataset: PairedDataset, ids: Sequence[int], batch_size: int
 ) -> list[list[int]]:
     """Return the ids of examples in batches whose prompts have similar lengths."""
-    batches = batches_of_like_length([dataset.prompt(i) for i in ids], batch_size)
+    source_and_bridge = dataset.pairs.lengths[ids, :2]
+    lengths = source_and_bridge.sum(axis=1).tolist()
+    batches = batches_of_like_length(lengths, batch_size)
     return [[ids[i] for i in batch] for batch in batches]
 
 

@@ -55,7 +55,7 @@ def answers(
             )
     load_weights(model, cfg, path)
     outputs: dict[int, dict[str, Any]] = {}
-    batches = batches_of_like_length(tokens, cfg.eval_batch_size)
+    batches = batches_of_like_length([*map(len, tokens)], cfg.eval_batch_size)
     for batch in tqdm(batches, unit="batch", disable=len(batches) == 1):
         batch_tokens = [tokens[i] for i in batch]
         generated = generate_texts(model, tokenizer, batch_tokens, cfg.max_new_tokens)

@@ -19,11 +19,11 @@ from erjepa.objective import Backend
 _TOKENS = 1024
 
 
-def batches_of_like_length(
-    prompts: Sequence[Sequence[int]], batch_size: int
-) -> list[list[int]]:
-    """Return the indices of ``prompts`` in batches sorted by length, which minimizes padding."""
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+def batches_of_like_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Return the indices of prompts of these ``lengths`` in batches sorted by length, which
+    minimizes padding.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 

@@ -77,7 +77,7 @@ def evaluate(
     model: TransformerDecoder, prompts: list[list[int]], size: int, settings: dict
 ) -> None:
     """Generate for all ``prompts`` as the evaluation recipe does."""
-    for batch in batches_of_like_length(prompts, size):
+    for batch in batches_of_like_length([*map(len, prompts)], size):
         generate_greedy(model, [prompts[i] for i in batch], **settings)
 
 

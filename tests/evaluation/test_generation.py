@@ -148,8 +148,8 @@ def test_a_text_ends_with_the_positions():
 
 
 def test_batches_hold_prompts_of_like_length():
-    prompts = random_tokens(5, 1, 4, 1, 3, 2, 6)
-    assert batches_of_like_length(prompts, 3) == [[1, 3, 5], [4, 2, 0], [6]]
+    lengths = [5, 1, 4, 1, 3, 2, 6]
+    assert batches_of_like_length(lengths, 3) == [[1, 3, 5], [4, 2, 0], [6]]
 
 
 def test_the_model_is_left_as_it_was():
