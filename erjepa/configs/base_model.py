@@ -15,7 +15,8 @@ def require_files(config: Config) -> Config:
         The config, with the paths and the revision of the download.
 
     Raises:
-        FileNotFoundError: if a path does not exist. The message has the ``tune download`` command.
+        FileNotFoundError: if a path does not exist. The message has the ``tune download`` command,
+            if the config names the base model.
     """
     path = config.model.get("path")
     if path is not None and is_repository(path):
@@ -35,6 +36,11 @@ def require_files(config: Config) -> Config:
         if config.model.get("path") == path:  # a builder that reads the folder itself
             key = "model.path"
         if path is not None and not Path(path).exists():
+            if path == config.base_model:
+                raise FileNotFoundError(
+                    f"{key}={path} does not exist. Set it to the folder of a model, or to a "
+                    "repository of the hub, OWNER/NAME."
+                )
             raise FileNotFoundError(
                 f"{key}={path} does not exist. Get the base model with\n"
                 f"  tune download {config.base_model} --output-dir {folder}\n"

@@ -171,6 +171,18 @@ def test_a_model_that_mixes_the_texts_of_a_row_is_refused(family, extra, message
         require_packable(model, pairs, torch.device("cpu"), "NAME")
 
 
+def test_a_full_gpu_is_no_fault_of_the_model(monkeypatch):
+    pairs, model = [random_pair(0, random.Random(0))], random_model("llama")
+    model = PackedDecoder(TransformersDecoder(model))
+
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model, "forward", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
 @pytest.mark.parametrize("family", ["llama", "lfm2"])
 def test_a_state_is_noticed_in_long_texts_in_bfloat16(family):
     """It changes few of their tokens, and rounding changes all."""

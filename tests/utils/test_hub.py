@@ -40,6 +40,11 @@ def test_a_repository_becomes_its_local_copy(tmp_path, monkeypatch):
         for missing in ("gone", another):
             with pytest.raises(FileNotFoundError, match=f"{key}={missing} does not ex"):
                 require_files(load(CONFIG, [f"{key}={missing}"]))
+    # There is nothing to download for a folder.
+    with pytest.raises(
+        FileNotFoundError, match="/a/b does not exist. Set it to the fo"
+    ):
+        require_files(load(CONFIG, ["model.path=/a/b"]))
     with pytest.raises(
         FileNotFoundError, match="model.path=a/b is not a folder, and the"
     ):

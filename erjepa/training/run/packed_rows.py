@@ -54,6 +54,8 @@ def require_packable(
                 (text, range(len(text)), [len(text)] * len(text)) for text in texts
             ]
             alone = torch.cat(_hidden(model, device, chains))
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         message = " ".join(str(error).split())
         raise ValueError(f"model: {name} cannot read packed rows: {message}") from error
