@@ -185,9 +185,8 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
         section = values.get(key)
         if section is None and any(o.startswith(f"{key}.") for o in overrides):
             section = {COMPONENT: None}  # key.NAME=... are its arguments
-        parts = (
-            section if isinstance(section, list) else [section]
-        )  # a list of datasets
+        # Of datasets there may be a list.
+        parts = section if isinstance(section, list) else [section]
         is_component = any(isinstance(p, Mapping) and COMPONENT in p for p in parts)
         names_it = not value.startswith(("{", "[")) and value not in ("null", "None")
         if is_component and names_it:
