@@ -37,6 +37,7 @@ from erjepa.training.run.start import (
     Start,
     build_checkpointer,
     find_serving,
+    find_starts,
     is_to_resume,
     load_start,
     seed_of,
@@ -92,13 +93,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         device, resume = self._device, self._resume
         attention = attention_of(self._cfg, device)
         cfg = erjepa.configs.require_files(self._cfg)
-        before = cfg.output_dir if resume else cfg.init_from
-        goes_on = Path(before) if before else None
+        starts = find_starts(cfg, resume=resume)
+        goes_on = Path(cfg.output_dir) if resume else starts.get(cfg.init_from or "")
         adapters = on_rank_zero(lambda: found_adapters(cfg, goes_on))
         cfg = replace(cfg, base_adapters=adapters)
         prepared = self._prepared = PreparedRun(cfg, device, attention)
         tokenizer = prepared.texts.fingerprint
-        earlier = earlier_memories(cfg, tokenizer, resume=resume)
+        earlier = earlier_memories(cfg, tokenizer, starts)
         self._folder = RunFolder(cfg, resume=resume)
         checkpointer = build_checkpointer(cfg)
         serving = find_serving(prepared)
@@ -118,7 +119,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             Validation(prepared, self._passes, held_out) if held_out else None
         )
         self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
-        start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
+        start = load_start(cfg, checkpointer, model, self._pairs, starts, resume=resume)
         wait_for_all()  # again, as a step has a time limit
         self._setup_training(start, checkpointer, serving)
         # A run that is refused, or already over, leaves the config of the one before in its folder.

@@ -68,7 +68,7 @@ class _Progress(TypedDict, total=False):
     lora_alpha: float
     base_adapters: list[str]
     data: dict[str, str | int]  # the run's dataset, see data_of
-    # Earlier runs, as the config names them: the newest checkpoints when the run started.
+    # Checkpoints of earlier runs when the run started, relative to the paths in the config.
     started_from: dict[str, str]
 
 
@@ -109,6 +109,21 @@ def newest(path: Path) -> Path:
         return existing[-1]
     if (path / CONFIG).is_file():
         raise FileNotFoundError(f"{path} holds no checkpoint; train one")
+    return path
+
+
+def current(path: Path) -> Path:
+    """Return the checkpoint that ``path`` stands for now: the newest of a run, or the one that the
+    link ``best`` points to. Any other path is returned unchanged.
+    """
+    return (saved(path) or [without_link(path)])[-1]
+
+
+def without_link(path: Path) -> Path:
+    """Return ``path`` with the link ``best``, if it is in it, replaced by its target."""
+    for link in (path, *path.parents):
+        if link.name == BEST and link.is_symlink():
+            return link.parent / link.readlink() / path.relative_to(link)
     return path
 
 

@@ -327,7 +327,7 @@ def open_memory(
         except FileNotFoundError:
             continue  # its run deleted the checkpoint, and has a newer one
         except ValueError as error:
-            raise ValueError(f"{said}{error}{once(lambda: _other(path))}") from None
+            raise ValueError(f"{said}{error}{once(partial(_other, folder))}") from None
         return stored
 
 
@@ -355,9 +355,11 @@ def _find(path: Path, said: str) -> Path:
     )
 
 
-def _other(path: Path) -> str:
-    """Name the newest older checkpoint with an intact memory, for a message."""
-    for older in saved(path)[-2::-1]:
+def _other(folder: Path) -> str:
+    """Name the newest checkpoint with an intact memory before that of ``folder``, for a message."""
+    opened, of_run = folder.parent, saved(folder.parent.parent)
+    before = of_run[: of_run.index(opened)] if opened in of_run else []
+    for older in reversed(before):
         with contextlib.suppress(ValueError, FileNotFoundError):
             StoredMemory(older / MEMORY).check()
             return f"; to take an older memory, name its checkpoint: {older}"

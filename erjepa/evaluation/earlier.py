@@ -1,6 +1,7 @@
 """The earlier runs that a run started from: their scored datasets and stored answers."""
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,8 +174,8 @@ def _starts(
 ) -> list[Path]:
     """Return the paths that a run started from: weights, merged adapters and memories.
 
-    In place of an earlier run, this is the checkpoint that was its newest one then, if the run's
-    own checkpoint ``path`` has recorded it. Relative paths are relative to the folder in which the
+    In place of an earlier run or its link ``best``, this is the checkpoint for which it stood then,
+    if the run's own checkpoint ``path`` has recorded it. Relative paths are relative to the folder in which the
     run was started. If the run's ``output_dir`` is relative too, that folder is inferred from the
     location of its config.
     """
@@ -184,8 +185,11 @@ def _starts(
     adapters = reversed(cfg.base_adapters or [])
     runs = [Path(p) for p in (cfg.init_from, *adapters, *memories) if p]
     has_progress = (path / PROGRESS).is_file()
-    newest = load_progress(path).get("started_from", {}) if has_progress else {}
-    starts = [run / newest.get(str(run), "") for run in runs]
+    names = load_progress(path).get("started_from", {}) if has_progress else {}
+    starts = [
+        Path(os.path.normpath(run / names[str(run)])) if str(run) in names else run
+        for run in runs
+    ]
     if file is not None:
         folder, relative = file.absolute().parent.parts, Path(cfg.output_dir).parts
         typed_in = Path(*folder[: -len(relative)])

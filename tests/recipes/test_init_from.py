@@ -6,10 +6,13 @@ import shutil
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import checkpoint
+from erjepa.evaluation.earlier import starts_of
 from erjepa.evaluation.model import load_model
+from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from tests.harness.runs import assert_same, small_config, train, trained_weights
 
 SETTINGS = {"batch_size": 8, "epochs": 1, "replay__selection": "uniform"}
@@ -51,6 +54,41 @@ def test_a_resumed_run_does_not_start_over(base, data, tmp_path, earlier):
     for run in (whole, parts):
         progress = checkpoint.load_progress(run / "epoch_0")
         assert progress["started_from"] == {str(earlier): "epoch_0"}
+
+
+@pytest.mark.parametrize("place", [".", "best"])
+def test_an_earlier_run_may_still_be_training(
+    base, data, tmp_path, earlier, monkeypatch, place
+):
+    """Weights, memory and record are of the checkpoint that was the newest at the start."""
+    run = shutil.copytree(earlier, tmp_path / "earlier")
+    for name in ("best_step_1", "best_step_2", "epoch_1"):
+        later = shutil.copytree(run / "epoch_0", tmp_path / name)
+        if name != "best_step_1":
+            shutil.rmtree(later / "memory")
+            (later / checkpoint.ADAPTER).unlink()
+    (tmp_path / "best_step_1").rename(run / "best_step_1")
+    checkpoint.set_best(run / "best_step_1")
+    prepare = recipe.find_serving
+
+    def save_meanwhile(prepared):
+        if dist.get_rank() == 0:
+            for name in ("best_step_2", "epoch_1"):
+                (tmp_path / name).rename(run / name)
+            (run / "best").unlink()
+            (run / "best").symlink_to("best_step_2")
+        return prepare(prepared)
+
+    monkeypatch.setattr(recipe, "find_serving", save_meanwhile)
+    settings = {"continue_from": run / place, "optimizer__lr": 0.0, "stop__steps": 1}
+    cfg = config(base, data, tmp_path / "run", **settings)
+    found, _ = train(cfg, 2, lambda recipe: recipe._memory.earlier is not None)
+    (saved,) = checkpoint.checkpoints(tmp_path / "run")
+    name = {".": "epoch_0", "best": "../best_step_1"}[place]
+    assert found and checkpoint.load_progress(saved)["started_from"] == {
+        str(run / place): name
+    }
+    assert starts_of(saved, cfg) == [(run / place / name).resolve()] * 2
 
 
 def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):

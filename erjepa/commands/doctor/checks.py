@@ -38,10 +38,14 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.run.earlier_adapters import adapter_to_start, adapters_to_merge
+from erjepa.training.run.earlier_adapters import adapters_to_merge, require_start
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.prepared import PreparedRun
-from erjepa.training.run.start import is_to_resume, require_fresh_output
+from erjepa.training.run.start import (
+    find_starts,
+    is_to_resume,
+    require_fresh_output,
+)
 from erjepa.training.run.steps import TrainingPairs
 
 GIB = 2**30
@@ -233,11 +237,13 @@ def _files(cfg: Config) -> Config:
 def _earlier_runs(cfg: Config, tokenizer: Transform | None) -> str:
     found = adapters_to_merge(cfg)
     if not is_to_resume(cfg):
-        if (start := adapter_to_start(cfg)) is not None:
-            found.append(start)
+        starts = find_starts(cfg, resume=False)
+        if cfg.init_from is not None:
+            found.append(starts[cfg.init_from])
+            require_start(cfg, found[-1])
         if cfg.replay.weight:
             for path in cfg.replay.start_from:
-                stored = open_memory(Path(path), key := key_of(cfg, path))
+                stored = open_memory(starts[path], key := key_of(cfg, path))
                 if tokenizer is not None:
                     fingerprint = PairTexts(tokenizer).fingerprint
                     require_alike(stored, cfg.replay, fingerprint, key)

@@ -82,26 +82,24 @@ def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
     return paths
 
 
-def adapter_to_start(cfg: Config) -> Path | None:
-    """Find the checkpoint or adapter of PEFT that ``init_from`` names, without loading it.
+def require_start(cfg: Config, folder: Path) -> None:
+    """Check that a run can start from the adapter in ``folder``, without loading it.
+
+    Args:
+        folder: what ``init_from`` stands for, a checkpoint or an adapter of PEFT.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if there is no adapter.
         ValueError: if it was trained over a base with other adapters merged in.
     """
-    if cfg.init_from is None:
-        return None
-    key, start = start_key(cfg), Path(cfg.init_from)
-    folder = _newest(start)
+    key = start_key(cfg)
     is_ours = (folder / checkpoint.PROGRESS).is_file()
     if is_ours and not (folder / checkpoint.ADAPTER).is_file():
         raise FileNotFoundError(
-            f"{key}={start} loads adapters, and {folder} has whole weights instead; in place of "
+            f"{key}={cfg.init_from} loads adapters, and {folder} has whole weights instead; in place of "
             f"{key}, set {_whole_weights(cfg, folder)}"
         )
-    path = _find_adapter(cfg.init_from, key)
-    require_trained_over(path, cfg.base_adapters or [])
-    return path
+    require_trained_over(_find_adapter(str(folder), key), cfg.base_adapters or [])
 
 
 def start_key(cfg: Config) -> str:
@@ -138,19 +136,14 @@ def adapters_to_merge(cfg: Config) -> list[Path]:
     return paths[::-1]
 
 
-def _newest(start: Path) -> Path:
-    """Return the newest checkpoint of a run; any other folder unchanged."""
-    return (checkpoint.saved(start) or [start])[-1]
-
-
 def _find_adapter(name: str, key: str) -> Path:
-    """Return the folder of an adapter: of PEFT, or a checkpoint, the newest one of a run."""
+    """Return the folder of an adapter: of PEFT, or of a checkpoint, of a run the newest."""
     start = Path(name)
     if not start.exists():
         raise FileNotFoundError(f"{key}={start} does not exist")
     if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
         return start
-    folder = _newest(start)
+    folder = checkpoint.current(start)
     if not (folder / checkpoint.ADAPTER).is_file():
         raise FileNotFoundError(
             f"{key}={start} holds no {checkpoint.ADAPTER} and no adapter of PEFT. Give the "

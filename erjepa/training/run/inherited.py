@@ -1,6 +1,6 @@
 """The memories of earlier runs that a run starts with."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class InheritedMemories:
 
     Args:
         tokenizer: fingerprint of the run's tokenizer.
+        starts: the checkpoints of the memories, by the paths in ``replay.init_from``.
 
     Attributes:
         origins: names of the datasets that the pairs are from.
@@ -55,13 +56,13 @@ class InheritedMemories:
             are of another ``replay.score``.
     """
 
-    def __init__(self, cfg: Config, tokenizer: str) -> None:
+    def __init__(self, cfg: Config, tokenizer: str, starts: Mapping[str, Path]) -> None:
         settings = self._settings = cfg.replay
         self._parts: list[_Part] = []
         # Places in origins, by name and how many of that name its memory lists before it.
         places: dict[tuple[str, int], int] = {}
         for path in settings.start_from:
-            stored = open_on_all(Path(path), key := key_of(cfg, path))
+            stored = open_on_all(starts[path], key := key_of(cfg, path))
             require_alike(stored, settings, tokenizer, key)
             names = stored.about.origins
             keys = [(name, names[:i].count(name)) for i, name in enumerate(names)]
@@ -209,22 +210,14 @@ class InheritedMemories:
 
 
 def earlier_memories(
-    cfg: Config, tokenizer: str, *, resume: bool
+    cfg: Config, tokenizer: str, starts: Mapping[str, Path]
 ) -> InheritedMemories | None:
-    """Open the memories that a run starts with; ``None`` if there are none, or if it resumes.
-
-    Raises:
-        FileNotFoundError: if ``continue_from`` does not exist.
+    """Open the memories that a run starts with; ``None`` if there are none, or if it resumes, so
+    that ``starts`` is empty.
     """
-    if resume:
+    if not (starts and cfg.replay.weight and cfg.replay.start_from):
         return None
-    if (start := cfg.continue_from) and not on_rank_zero(Path(start).exists):
-        raise FileNotFoundError(
-            f"continue_from={start} does not exist; give the output_dir of the earlier run"
-        )
-    if not (cfg.replay.weight and cfg.replay.start_from):
-        return None
-    return InheritedMemories(cfg, tokenizer)
+    return InheritedMemories(cfg, tokenizer, starts)
 
 
 def key_of(cfg: Config, path: str) -> str:

@@ -1,8 +1,9 @@
 """What a run starts from: its folder, the base, an earlier run, or its own checkpoint."""
 
 import contextlib
+import os
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +24,11 @@ from erjepa.objective import PackedDecoder
 from erjepa.training.model.build import StartWeights
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
 from erjepa.training.run.earlier_adapters import (
-    adapter_to_start,
     config_of,
     load_adapter,
     load_averages,
     load_base,
+    require_start,
     start_key,
 )
 from erjepa.training.run.prepared import PreparedRun
@@ -54,6 +55,30 @@ def seed_of(cfg: Config, *, resume: bool) -> int | None:
     if cfg.seed is not None or not resume:
         return cfg.seed
     return on_rank_zero(lambda: config_of(Path(cfg.output_dir)).get("seed"))
+
+
+def find_starts(cfg: Config, *, resume: bool) -> dict[str, Path]:
+    """Find the checkpoints that a new run starts from, by the paths in ``init_from`` and
+    ``replay.init_from``; the same on every rank.
+
+    They are found once, since an earlier run may still be training. A path that stands for no
+    checkpoint is returned unchanged.
+
+    Raises:
+        FileNotFoundError: if ``continue_from`` does not exist.
+    """
+    if resume:
+        return {}
+
+    def find() -> dict[str, Path]:
+        if (start := cfg.continue_from) and not Path(start).exists():
+            raise FileNotFoundError(
+                f"continue_from={start} does not exist; give the output_dir of the earlier run"
+            )
+        runs = [run for run in (cfg.init_from, *cfg.replay.start_from) if run]
+        return {run: checkpoint.current(Path(run)) for run in runs}
+
+    return on_rank_zero(find)
 
 
 class RunFolder:
@@ -158,7 +183,7 @@ class Start(NamedTuple):
     weights: StartWeights
     fingerprint: dict[str, Any]  # what determines the run, compared when it is resumed
     data: dict[str, Any]  # the pairs of the run, see data_of
-    # Names of the checkpoints of earlier runs, by the paths of the runs
+    # Checkpoints of earlier runs, relative to the paths in the config, by these
     started_from: dict[str, str]
     resumed: Resumed | None = None  # the run's own checkpoint
     carried: Sequence[str] = ()  # descriptions of what comes from earlier runs
@@ -169,10 +194,14 @@ def load_start(
     checkpointer: Any,
     model: PackedDecoder,
     pairs: TrainingPairs,
+    starts: Mapping[str, Path],
     *,
     resume: bool,
 ) -> Start:
     """Load what the run starts from or, with ``resume``, the newest checkpoint of ``output_dir``.
+
+    Args:
+        starts: the result of :func:`find_starts`.
 
     Raises:
         FileNotFoundError: if there is no checkpoint to resume.
@@ -189,8 +218,9 @@ def load_start(
         path = on_rank_zero(lambda: checkpoint.latest(Path(cfg.output_dir)))
     trained, predictor, averaged = None, None, None
     carried = [f"{start}, merged" for start in cfg.base_adapters or []]
-    source = None if resume else adapter_to_start(cfg)
-    if source is not None:
+    if cfg.init_from is not None and not resume:
+        source = starts[cfg.init_from]
+        require_start(cfg, source)
         named = f"{start_key(cfg)}={cfg.init_from}"
         trained, predictor = load_adapter(source, named, cfg, model.decoder)
         carried.append(f"weights of {source}")
@@ -201,7 +231,11 @@ def load_start(
     current["base model"] = digest_of_weights(base)
     resumed = None
     if path is None:
-        started_from = on_rank_zero(lambda: _newest_checkpoints(cfg))
+        started_from = {
+            str(Path(run)): os.path.relpath(found, run)
+            for run, found in starts.items()
+            if found != Path(run)
+        }
     else:
         started_from = checkpoint.load_progress(path).get("started_from", {})
         trained, state = checkpoint.load_resumable(path)
@@ -212,13 +246,3 @@ def load_start(
         utils.log_rank_zero(log, f"Resuming from {path}.")
     weights = StartWeights(base, trained, predictor, averaged)
     return Start(weights, current, pairs.data, started_from, resumed, carried)
-
-
-def _newest_checkpoints(cfg: Config) -> dict[str, str]:
-    """Return the names of the newest checkpoints of the runs that ``init_from`` and
-    ``replay.init_from`` name, by the paths of the runs.
-    """
-    runs = [Path(p) for p in (cfg.init_from, *cfg.replay.start_from) if p]
-    return {
-        str(run): saved[-1].name for run in runs if (saved := checkpoint.saved(run))
-    }

@@ -2,17 +2,17 @@
 
 import json
 import shutil
-from functools import partial
 
 import pytest
 
 from erjepa.configs import load
 from erjepa.training.run.earlier_adapters import (
-    adapter_to_start,
     found_adapters,
+    require_start,
     require_trained_over,
 )
 from erjepa.training.run.inherited import earlier_memories
+from erjepa.training.run.start import find_starts
 from tests.harness.memories import write_run
 
 
@@ -39,28 +39,35 @@ def test_an_adapter_belongs_to_the_base_it_was_trained_over(tmp_path):
 
 
 def test_what_cannot_be_continued_is_named_by_its_key(tmp_path, monkeypatch):
+    def weights(cfg, starts):
+        require_start(cfg, starts[cfg.init_from])
+
+    def memory(cfg, starts):
+        earlier_memories(cfg, "x", starts)
+
     def message(load_it, *overrides):
+        cfg = load("hf_continual", [f"continue_from={tmp_path}", *overrides])
         with pytest.raises(FileNotFoundError) as error:
-            load_it(load("hf_continual", [f"continue_from={tmp_path}", *overrides]))
+            load_it(cfg, find_starts(cfg, resume=False))
         return str(error.value)
 
-    monkeypatch.setattr(
-        "erjepa.training.run.inherited.on_rank_zero", lambda call: call()
-    )
-    memory = partial(earlier_memories, tokenizer="x", resume=False)
+    for module in ("inherited", "start"):
+        monkeypatch.setattr(
+            f"erjepa.training.run.{module}.on_rank_zero", lambda call: call()
+        )
     start = f"continue_from={tmp_path}"
     assert message(memory).startswith(
         f"continue_from: {tmp_path} holds no memory. Give"
     )
-    assert message(adapter_to_start).startswith(f"{start} holds no adapter_model.pt")
+    assert message(weights).startswith(f"{start} holds no adapter_model.pt")
     write_run(tmp_path, "epoch_0", "epoch_1")
     (tmp_path / "epoch_1" / "progress.json").write_text("{}")
     keys = f"model.path={tmp_path}/epoch_1 tokenizer.path=base"
-    said = message(adapter_to_start, "model.path=base")
+    said = message(weights, "model.path=base")
     assert said.endswith(
         f" whole weights instead; in place of continue_from, set {keys} replay.init_from={tmp_path}"
     )
-    said = message(adapter_to_start, "model.path=base", "replay.weight=0")
+    said = message(weights, "model.path=base", "replay.weight=0")
     assert said.endswith(f"set {keys}")
 
 

@@ -65,7 +65,7 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
     def inherit(path, seed):
         settings = SimpleNamespace(start_from=[path], **vars(keys))
         earlier = InheritedMemories(
-            SimpleNamespace(replay=settings, continue_from=path), "x"
+            SimpleNamespace(replay=settings, continue_from=path), "x", {path: path}
         )
         replay = EpisodicReplay(
             keys, embed_dim=8, seed=seed, reserved_slots=len(earlier)

@@ -23,6 +23,7 @@ from erjepa.training.run.replay_summary import (
     inherited_summary,
     replay_summary,
 )
+from erjepa.training.run.start import find_starts
 from erjepa.training.step.passes import PassResult
 from tests.harness.data import tokenized_pairs
 from tests.harness.memories import write_run
@@ -104,7 +105,8 @@ def memory_of(tmp_path):
             device=CPU,
             split=None,
         )
-        earlier = earlier_memories(cfg, Texts.fingerprint, resume=resume)
+        starts = find_starts(cfg, resume=resume)
+        earlier = earlier_memories(cfg, Texts.fingerprint, starts)
         return RunMemory(run, earlier)
 
     return make
