@@ -49,6 +49,7 @@ BEST = "best"
 # With mmap the ranks of a machine share the pages that they read.
 _MAPPED: dict[str, Any] = {"map_location": "cpu", "weights_only": True, "mmap": True}
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
+_BEST_NAME = re.compile(r"best_step_\d+$")
 _FLOPS_NAME = re.compile(r"flops_(\d+)$")
 
 
@@ -125,6 +126,11 @@ def without_link(path: Path) -> Path:
         if link.name == BEST and link.is_symlink():
             return link.parent / link.readlink() / path.relative_to(link)
     return path
+
+
+def with_link(path: Path) -> Path:
+    """Return ``path`` with the name of a best checkpoint in it replaced by the link ``best``."""
+    return Path(*(BEST if _BEST_NAME.match(part) else part for part in path.parts))
 
 
 def _matching(output_dir: Path, name: re.Pattern) -> list[Path]:

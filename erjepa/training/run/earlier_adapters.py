@@ -71,7 +71,7 @@ def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
     recorded = _trained_with(adapter).get("base_adapters") or []
     paths = list(given)
     for i, (name, path) in enumerate(zip(given, recorded, strict=False)):
-        if not Path(path).is_relative_to(Path(name).absolute()):
+        if not _is_of(path, name):
             continue
         if not Path(path).exists():
             raise FileNotFoundError(
@@ -80,6 +80,12 @@ def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
             )
         paths[i] = path
     return paths
+
+
+def _is_of(recorded: str, name: str) -> bool:
+    """Whether an absolute path may be what ``name`` stood for: a run, a checkpoint, ``best``."""
+    paths = (Path(recorded), checkpoint.with_link(Path(recorded)))
+    return any(path.is_relative_to(Path(name).absolute()) for path in paths)
 
 
 def require_start(cfg: Config, folder: Path) -> None:
@@ -168,7 +174,7 @@ def require_trained_over(
     trained = _trained_with(adapter).get("base_adapters") or []
     n = len(trained)
     is_other = any(
-        Path(path).exists() and not Path(path).is_relative_to(Path(name).absolute())
+        Path(path).exists() and not _is_of(path, name)
         for path, name in zip(trained, given, strict=False)
     )
     fits = n == len(given) or (to_merge is not None and n < len(given))

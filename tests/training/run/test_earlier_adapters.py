@@ -96,6 +96,23 @@ def test_the_recorded_adapters_are_used_or_missed(tmp_path):
     assert found_adapters(cfg, None) == [str(newest)]
 
 
+def test_the_best_checkpoint_is_recorded_and_not_the_link_to_it(tmp_path):
+    january = tmp_path / "january"
+    first, second = (adapter(january / f"best_step_{i}") for i in range(2))
+    (january / "best").symlink_to(first.name)
+    cfg = load("tiny_synth", [f"base_adapters=[{january}/best]"])
+    assert found_adapters(cfg, None) == [str(first)]
+    february = adapter(tmp_path / "february" / "epoch_0", first)
+    (january / "best").unlink()
+    (january / "best").symlink_to(second.name)
+    assert found_adapters(cfg, None) == [str(second)]
+    assert found_adapters(cfg, february) == [str(first)]
+    require_trained_over(february, [f"{january}/best"])
+    shutil.rmtree(first)  # by the run, once it is no longer the best
+    with pytest.raises(FileNotFoundError, match="january/best_step_0, which is gone"):
+        found_adapters(cfg, february)
+
+
 def test_adapters_are_merged_as_the_later_ones_were_trained(tmp_path):
     january, february, march = (tmp_path / m for m in ("january", "february", "march"))
     recorded, newest = (adapter(january / f"epoch_{i}") for i in range(2))
