@@ -146,7 +146,7 @@ class EvaluationRecipeERJEPA:
         own = batches[self._rank :: self._world_size]
         missing = [ids for ids in own if not all(i in done for i in ids)]
         if missing:
-            self._load(job.path)
+            self._load(job.weights and job.weights.folder)
         start, new = time.perf_counter(), list[dict[str, Any]]()
         is_hidden = self._rank != 0 or not missing
         with tqdm(total=sum(map(len, missing)), disable=is_hidden) as progress:
@@ -186,7 +186,7 @@ class EvaluationRecipeERJEPA:
         self, job: Job, predictions: Sequence[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], Summary]:
         """Return the scored predictions and their summary."""
-        path, examples, before = job
+        path, examples, before, _ = job
         scored, summary = score_predictions(examples.task, predictions)
         trained = "adapter" if self._has_adapters else "full"
         weights = "base" if path is None else "merged" if self._cfg.merged else trained

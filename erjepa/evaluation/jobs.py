@@ -42,12 +42,25 @@ log = utils.get_logger("INFO")
 _OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
 
 
+class Weights(NamedTuple):
+    """The weights at a path when the evaluation starts; the link ``best`` may lead elsewhere later."""
+
+    folder: Path  # without the link
+    digests: dict[str, str]  # of their files, see digests_of_files
+
+    @classmethod
+    def at(cls, path: Path) -> "Weights":
+        folder = checkpoint.without_link(path)
+        return cls(folder, digests_of_files(folder))
+
+
 class Job(NamedTuple):
     """One checkpoint to score on one dataset."""
 
-    path: Path | None  # folder of the weights; None: the base model
+    path: Path | None  # of the weights, whose scores it names; None: the base model
     examples: Examples
     before: Before | None  # an earlier run's answers to the examples; None: unknown
+    weights: Weights | None
 
     def settings(self) -> dict[str, Any]:
         """Return everything that the answers depend on, as JSON."""
@@ -63,8 +76,8 @@ class Job(NamedTuple):
         settings |= {"batch_size": cfg.eval_batch_size, "merged": cfg.merged}
         if cfg.eval_split == "validation":
             settings["held out"] = [values["validation"][k] for k in ("size", "seed")]
-        if self.path is not None:
-            settings["weights"] = digests_of_files(self.path)
+        if self.weights is not None:
+            settings["weights"] = self.weights.digests
         if cfg.target_loss:
             settings["target_loss"] = True
         if cfg.alignment:
@@ -163,6 +176,7 @@ class JobFinder:
         """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
         starts, runs = ([], []) if path is None else self._runs_before(path)
         earlier = earlier_datasets(runs)
+        weights = None if path is None else on_rank_zero(partial(Weights.at, path))
         key = SCORED[self._cfg.eval_split]
         own, others = self._cfg.as_dict()[key], [keys[key] for keys in earlier]
         jobs = dict[str, Job]()
@@ -195,7 +209,7 @@ class JobFinder:
                 )
             if starts or not self._knows_training_pairs(path):
                 examples = replace(examples, seen=None)
-            jobs[name] = Job(path, examples, before)
+            jobs[name] = Job(path, examples, before, weights)
         return list(jobs.values())
 
     def _runs_before(self, path: Path) -> tuple[list[Path], list[EarlierRun]]:

@@ -51,12 +51,14 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
         path: checkpoint; ``None``: the base model.
 
     Raises:
-        FileNotFoundError: if the checkpoint lacks the weights.
+        FileNotFoundError: if the checkpoint was deleted, or lacks the weights.
         ValueError: if they are damaged, or of another model.
     """
     adapter = None
     source: dict[str, Any] = {}
     if path is not None:
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} was deleted before it was loaded")
         has_adapter = (path / checkpoint.ADAPTER).is_file()
         uses_adapter = (
             has_adapter and bool(get_adapter_params(model)) and not cfg.merged

@@ -4,12 +4,16 @@ The counts of kept, gained and lost answers equal those from both runs' predicti
 of ranks.
 """
 
+import json
 import logging
 import shutil
 
 import pytest
 from omegaconf import OmegaConf
 
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import digests_of_files
+from erjepa.evaluation.predictions import PredictionStore
 from erjepa.utils.summary import read_summary
 from erjepa_recipe import evaluate_erjepa
 from tests.harness.data import write_jsonl
@@ -145,6 +149,41 @@ def test_what_became_of_the_answers(base, runs):
     assert run(validated, lambda recipe: len(recipe._jobs)) == (2, [])
     alone = config(base, runs, "second", eval_earlier=False)
     assert run(alone, lambda recipe: len(recipe._jobs)) == (1, [])
+
+
+def test_best_may_become_another_checkpoint_between_two_datasets(
+    base, runs, monkeypatch
+):
+    second = runs / "second"
+    shutil.copytree(second / "epoch_0", second / "best_step_1")
+    shutil.copytree(runs / "first" / "epoch_0", runs / "best_step_2")
+    checkpoint.set_best(second / "best_step_1")
+    finish = PredictionStore.finish
+
+    def finish_and_move(self, *args):
+        finish(self, *args)
+        if (later := runs / "best_step_2").exists():
+            checkpoint.set_best(later.rename(second / "best_step_2"))
+
+    evaluate(config(base, runs, "first"))
+    expected, _ = evaluate(config(base, runs, "second"))
+    monkeypatch.setattr(PredictionStore, "finish", finish_and_move)
+    cfg = config(base, runs, "second", checkpoint_dir=second / "best")
+    found, _ = evaluate(cfg, 2)
+    assert [s.accuracy for s in found] == [s.accuracy for s in expected]
+    assert {s.checkpoint for s in found} == {str(second / "best")}
+    kept = digests_of_files(second / "epoch_0")
+    for settings in (second / "evaluation").glob("best*/settings.json"):
+        assert json.loads(settings.read_text())["weights"] == kept
+
+
+def test_weights_that_are_deleted_before_they_are_loaded_are_named(base, runs):
+    def delete_and_evaluate(recipe):
+        shutil.rmtree(runs / "first" / "epoch_0")
+        return recipe.evaluate()
+
+    with pytest.raises(FileNotFoundError, match="first/epoch_0 was deleted"):
+        run(config(base, runs, "first"), delete_and_evaluate)
 
 
 def test_what_cannot_be_compared_is_said(base, runs):
