@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from erjepa.replay import EpisodicReplay
+from erjepa.training.run import start
 from erjepa.training.run.steps import TrainingPairs
 from tests.harness.runs import (
     assert_close_logs,
@@ -112,3 +113,19 @@ def test_ranks_that_read_other_pairs_are_named(base, data, tmp_path, monkeypatch
         ValueError, match=r"rank 1 reads other pairs \(of 1\) than rank 0"
     ):
         train(cfg, 2)
+
+
+def test_ranks_that_read_another_base_model_are_named(
+    base, data, tmp_path, monkeypatch
+):
+    def load_base(cfg, *args):
+        weights = read(cfg, *args)
+        if dist.get_rank() == 1:
+            weights["norm.scale"] = 2 * weights["norm.scale"]
+        return weights
+
+    read = start.load_base
+    monkeypatch.setattr(start, "load_base", load_base)
+    message = r"base model: rank 1 reads other weights \(.*\) than rank 0"
+    with pytest.raises(ValueError, match=message):
+        train(small_config(base, data, tmp_path, batch_size=2), 2)

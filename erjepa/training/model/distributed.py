@@ -100,6 +100,26 @@ def gather_objects(local: T) -> list[T]:
     return by_rank
 
 
+def require_equal(local: str, *, key: str, what: str) -> None:
+    """Wait for all ranks, and compare what they have read.
+
+    Args:
+        local: digest of what this rank has read.
+        key: start of the message, such as its config key.
+        what: noun for it in the message, in the plural.
+
+    Raises:
+        ValueError: naming the ranks that have read something else than rank 0.
+    """
+    by_rank = gather_objects(local)
+    if others := [i for i, digest in enumerate(by_rank) if digest != by_rank[0]]:
+        raise ValueError(
+            f"{key}: rank {', '.join(map(str, others))} reads other {what} "
+            f"({by_rank[others[0]]}) than rank 0 ({by_rank[0]}); use the same files on "
+            "all nodes"
+        )
+
+
 def on_rank_zero(function: Callable[[], T]) -> T:
     """Call ``function`` on rank 0 while the others wait, however long it takes.
 

@@ -22,7 +22,11 @@ from erjepa.configs import Config
 from erjepa.datasets import ChatTemplate
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.build import StartWeights
-from erjepa.training.model.distributed import on_rank_zero, wait_for_all
+from erjepa.training.model.distributed import (
+    on_rank_zero,
+    require_equal,
+    wait_for_all,
+)
 from erjepa.training.run.earlier_adapters import (
     config_of,
     load_adapter,
@@ -205,7 +209,8 @@ def load_start(
 
     Raises:
         FileNotFoundError: if there is no checkpoint to resume.
-        ValueError: naming the damaged file, or what differs from the run to resume.
+        ValueError: naming the damaged file, what differs from the run to resume, or the ranks that
+            read another base model than rank 0.
     """
     current = fingerprint(
         cfg,
@@ -228,7 +233,9 @@ def load_start(
             averaged, description = load_averages(source, cfg)
             carried.append(description)
     base = load_base(cfg, checkpointer, model.decoder)
-    current["base model"] = digest_of_weights(base)
+    current["base model"] = digest = digest_of_weights(base)
+    # Ranks quantize their own copies of the weights.
+    require_equal(digest, key="base model", what="weights")
     resumed = None
     if path is None:
         started_from = {

@@ -15,7 +15,7 @@ from erjepa.checkpoints.fingerprint import data_of
 from erjepa.datasets import Pair, StepSampler
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import ReplayBatch
-from erjepa.training.model.distributed import gather_objects
+from erjepa.training.model.distributed import require_equal
 from erjepa.training.run.data import fitting_pairs, mixture_of, split_pairs
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.prepared import PreparedRun
@@ -122,13 +122,7 @@ class TrainingPairs:
         Raises:
             ValueError: naming the ranks that have other pairs than rank 0.
         """
-        by_rank = gather_objects(self.data["pairs"])
-        if others := [i for i, pairs in enumerate(by_rank) if pairs != by_rank[0]]:
-            raise ValueError(
-                f"dataset: rank {', '.join(map(str, others))} reads other pairs "
-                f"({by_rank[others[0]]}) than rank 0 ({by_rank[0]}); use the same files on "
-                "all nodes"
-            )
+        require_equal(self.data["pairs"], key="dataset", what="pairs")
 
     @property
     def steps_per_epoch(self) -> int:
