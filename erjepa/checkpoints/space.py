@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from erjepa.configs import Config
 
-_BESIDE = 32 << 20  # approximate bytes of tokenizer, configs and memory
+_BESIDE = 32 << 20  # approximate bytes of tokenizer and configs
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's part of it
 _ADAM = 2  # approximate optimizer states per trainable weight
 
 
@@ -21,16 +22,18 @@ class CheckpointSizes(NamedTuple):
         weights: merged or fully trained model, with its average.
         adapter: adapter in both formats, with its average.
         state: state that is needed only to resume.
+        memory: episodic memory, once it is full or holds all pairs.
     """
 
     weights: int
     adapter: int
     state: int
+    memory: int
 
     @property
     def resumable(self) -> int:
         """Bytes of a checkpoint that can be resumed."""
-        return self.weights + self.adapter + self.state + _BESIDE
+        return self.weights + self.adapter + self.state + self.memory + _BESIDE
 
     def run(self, cfg: Config, epochs: int) -> int:
         """Return the most bytes that the checkpoints of a run with ``epochs`` left take at once.
@@ -46,9 +49,11 @@ class CheckpointSizes(NamedTuple):
                 num_resumable = min(num_resumable, epochs)
             older = epochs - 1 if cfg.keep_epochs else 0
         best = 2 if cfg.keep_best else 0
-        kept = (num_resumable + older + best) * (self.weights + self.adapter)
+        of_each = self.weights + self.adapter + self.memory
+        kept = (num_resumable + older + best) * of_each
         # They hold the adapter only, or all trained weights.
-        budgets = len(cfg.checkpoint_at_flops or []) * (self.adapter or self.weights)
+        of_each = (self.adapter or self.weights) + self.memory
+        budgets = len(cfg.checkpoint_at_flops or []) * of_each
         return kept + num_resumable * self.state + budgets + _BESIDE
 
 
@@ -58,6 +63,7 @@ def checkpoint_sizes(
     trained: Iterable[nn.Parameter],
     *,
     has_adapters: bool,
+    memory: int,
 ) -> CheckpointSizes:
     """Return the sizes of a run's checkpoints.
 
@@ -65,6 +71,7 @@ def checkpoint_sizes(
         base: weights of the base model, as stored in its files.
         trained: trainable weights, sharded or not.
         has_adapters: whether the trainable weights are adapters.
+        memory: bytes of the episodic memory.
     """
     averaged = cfg.ema_decay is not None
     weights = 0 if cfg.save_adapter_weights_only else sum(w.nbytes for w in base)
@@ -75,6 +82,7 @@ def checkpoint_sizes(
         weights=weights * (2 if averaged else 1),
         adapter=2 * (trained_bytes + average) if has_adapters else 0,
         state=_ADAM * trained_bytes + (0 if has_adapters else trained_bytes) + average,
+        memory=memory,
     )
 
 
@@ -104,11 +112,12 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
 def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
     """Return whether writing ``needed`` bytes to ``folder`` failed for lack of space.
 
-    The errors of torch and safetensors do not tell, so the free space is checked; what was written
-    must be deleted before.
+    safetensors has the code of the system in its text; torch does not tell, so the free space is
+    checked. What was written must be deleted before.
     """
     return (
-        getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        getattr(error, "errno", None) in _FULL
+        or any(f"(os error {code})" in str(error) for code in _FULL)
         or shutil.disk_usage(folder).free < needed
     )
 

@@ -7,6 +7,9 @@ import subprocess
 from collections import namedtuple
 
 import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from erjepa.checkpoints import checkpoint, space
 from erjepa.training.run.saving import RunCheckpoints
@@ -23,7 +26,7 @@ def base(deep_base):
 
 def config(base, data, output_dir, **overrides):
     settings = {"epochs": 1, "save_every_n_steps": 2, "replay__weight": 0}
-    return small_config(base, data, output_dir, **settings, **overrides)
+    return small_config(base, data, output_dir, **settings | overrides)
 
 
 @pytest.fixture
@@ -114,6 +117,32 @@ def test_sizes(base, data, tmp_path, averaged):
     files = [p for p in (tmp_path / "epoch_0_step_1").rglob("*") if p.is_file()]
     taken = sum(path.stat().st_size for path in files)
     assert 0.9 < taken / size < 1.5
+
+
+@pytest.mark.parametrize("selection", ["uniform", "content"])
+def test_the_memory_is_counted(base, data, tmp_path, selection):
+    """That of all pairs, in which the addresses of ``content`` are most of the bytes."""
+
+    def foretold(recipe):
+        return recipe._checkpoints._sizes
+
+    keys = {"weight": 1, "selection": selection, "address_top_k": 100}
+    cfg = config(base, data, tmp_path, **{f"replay__{k}": v for k, v in keys.items()})
+    (sizes,) = train(cfg, 1, foretold)
+    files = (tmp_path / "epoch_0" / "memory").iterdir()
+    taken = sum(path.stat().st_size for path in files)
+    assert 0.6 < taken / sizes.memory < 1.5
+    more = sizes._replace(memory=sizes.memory + 1)
+    assert more.resumable == sizes.resumable + 1
+    assert more.run(cfg, 1) == sizes.run(cfg, 1) + 3  # two that are kept, and a new one
+
+
+def test_the_error_of_safetensors_tells_that_the_disk_is_full(small_disk):
+    with pytest.raises(SafetensorError) as error:
+        save_file({"weight": torch.zeros(11_000_000)}, small_disk / "x.safetensors")
+    (small_disk / "x.safetensors").unlink(missing_ok=True)
+    assert space.is_full_disk(error.value, small_disk, needed=0)
+    assert not space.is_full_disk(SafetensorError("other"), small_disk, needed=0)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from erjepa.training.model.device import (
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.run.earlier_adapters import adapters_to_merge, require_start
 from erjepa.training.run.inherited import key_of, require_alike
+from erjepa.training.run.memory import memory_bytes
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.start import (
     find_starts,
@@ -130,9 +131,10 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
         rows = None
         if tokenizer is not None:
             rows = check("pairs", lambda: rows_of_data(run))
+        stored = 0 if rows is None else memory_bytes(run)
         if rows is None:
             rows = check("rows", lambda: longest_rows(run))
-        check("disk", lambda: _disk(run))
+        check("disk", lambda: _disk(run, stored))
         if rows is not None:
             check("step", lambda: _step(run, rows, ranks))
             check("memory", lambda: _memory(run, rows, device))
@@ -325,7 +327,7 @@ def longest_rows(run: PreparedRun) -> Rows:
 # --------------------------------------------------------------- disk, time, memory
 
 
-def _disk(run: PreparedRun) -> str:
+def _disk(run: PreparedRun, memory: int) -> str:
     cfg, trainable = run.cfg, run.trainable
     folder = Path(cfg.output_dir)
     require_fresh_output(cfg, resume=bool(cfg.resume_from_checkpoint))
@@ -339,6 +341,7 @@ def _disk(run: PreparedRun) -> str:
         ],
         [p for p in run.model.parameters() if p.requires_grad],
         has_adapters=trainable.has_adapters,
+        memory=memory,
     )
     whole_run = sizes.run(cfg, cfg.epochs)
     existing = next(

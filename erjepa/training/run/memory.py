@@ -15,7 +15,7 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
-from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
+from erjepa.replay import EpisodicReplay, ReplayBatch, require_room, slot_bytes
 from erjepa.replay.addresses import Addresses
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.segments import Segments
@@ -27,6 +27,25 @@ from erjepa.training.run.origins import Origins
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.recomputed import measured, recompute
 from erjepa.training.step.passes import Passes, PassResult
+
+_TOKEN = 8  # approximate bytes of a stored token, as its id and as text
+
+
+def memory_bytes(run: PreparedRun, inherited: int = 0) -> int:
+    """Return the approximate bytes of a run's memory in a checkpoint, once it is full or holds all
+    pairs of the run and ``inherited`` ones.
+    """
+    settings, pairs = run.cfg.replay, run.dataset.pairs
+    if not settings.weight:
+        return 0
+    if run.views == "none":
+        settings = replace(settings, address="none")
+    slot, _ = slot_bytes(settings, run.model.embed_dim)
+    slots = settings.capacity
+    if settings.on_revisit != "append":
+        slots = min(slots, len(pairs))
+    tokens = pairs.lengths.sum() / len(pairs)
+    return int((slots + inherited) * (slot + _TOKEN * tokens))
 
 
 class Entries(NamedTuple):
@@ -276,6 +295,11 @@ class RunMemory:
             )
 
     # -------------------------------------------------------------------- to a file
+
+    @property
+    def most_bytes(self) -> int:
+        """See :func:`memory_bytes`."""
+        return memory_bytes(self._run, len(self.earlier or []))
 
     def write(self, checkpoint: Path) -> None:
         """Write the memory, if there is one, into the folder of a checkpoint."""

@@ -89,6 +89,7 @@ class RunCheckpoints:
             start.weights.base.values(),
             [p for p in self._model.parameters() if p.requires_grad],
             has_adapters=trainable.has_adapters,
+            memory=memory.most_bytes,
         )
         run_bytes = self._sizes.run(cfg, cfg.epochs - self._progress.epoch)
         warning = on_rank_zero(
