@@ -93,18 +93,18 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
         OSError: if it lacks space for even one checkpoint.
     """
     free = shutil.disk_usage(folder).free
-    less = (
-        "save_adapter_weights_only=True, keep_last_n=2 and keep_epochs=False take less"
-    )
+    has_merged = bool(sizes.adapter and sizes.weights)
     if free < sizes.resumable:
+        less = "; save_adapter_weights_only=True takes less" * has_merged
         raise OSError(
             f"output_dir={folder}: a checkpoint takes about {readable(sizes.resumable)}, and "
-            f"{readable(free)} are free. Free some or choose another output_dir; {less}."
+            f"{readable(free)} are free. Free some or choose another output_dir{less}."
         )
     if free < run:
+        less = "save_adapter_weights_only=True, " * has_merged
         return (
-            f"{folder} may fill up: the checkpoints of the run take about {readable(run)}, "
-            f"and {readable(free)} are free; {less}."
+            f"{folder} may fill up: the checkpoints of the run take about {readable(run)}, and "
+            f"{readable(free)} are free; {less}keep_last_n=2 and keep_epochs=False take less."
         )
     return None
 

@@ -2,8 +2,9 @@
 
 Takes the config and overrides of `tune run erjepa_recipe`, and loads no weights. Prints one line
 per check, from package versions and the runs to start from to the FLOPs and memory of a step: "ok"
-and the result, or "fix" and what to change, with exit code 2. Memory is computed, not measured;
---gpu_memory 80 computes it for GPUs of 80 GiB, which this machine need not have.
+and the result, "warn" and what the run would warn of, or "fix" and what to change, with exit code 2.
+Memory is computed, not measured; --gpu_memory 80 computes it for GPUs of 80 GiB, which this machine
+need not have.
 """
 
 import os

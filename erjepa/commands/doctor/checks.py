@@ -57,13 +57,19 @@ _NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory, roughly
 _REMEDIES = {
     "weights": "set model.quantize_base=True or else fsdp_cpu_offload=True, or start more ranks",
     "gathered weights": "set fsdp_reshard_after_forward=True or model.quantize_base=True",
-    "gradients": "train adapters, or fewer of them by a smaller model.lora_rank",
+    "gradients": "set a smaller model.lora_rank",
     "optimizer": "set a smaller model.lora_rank or fsdp_cpu_offload=True, or start more ranks",
     "averaged weights": "set ema_decay=null",
     "activations": "set enable_activation_checkpointing=True, or a smaller batch_size and more "
     "gradient_accumulation_steps",
     "logits": "set a smaller batch_size and more gradient_accumulation_steps",
     "replay memory": "set a smaller replay.capacity",
+}
+_REMEDIES_WITHOUT_ADAPTERS = {
+    "weights": "set fsdp_cpu_offload=True, start more ranks, or train adapters",
+    "gathered weights": "set fsdp_reshard_after_forward=True, or train adapters",
+    "gradients": "train adapters",
+    "optimizer": "set fsdp_cpu_offload=True, start more ranks, or train adapters",
 }
 
 T = TypeVar("T")
@@ -77,7 +83,8 @@ class Report:
     def check(
         self, name: str, function: Callable[[], T], say: Callable[[T], str] = str
     ) -> T | None:
-        """Run a check and print its result, or the error that the run would end with.
+        """Run a check and print its result, what the run would warn of, or the error that it would
+        end with.
 
         Returns:
             What ``function`` returned; ``None`` if it raised.
@@ -86,6 +93,8 @@ class Report:
         try:
             value = function()
             text = say(value)
+        except Warning as warning:
+            verdict, text = "warn", str(warning)
         except Exception as error:  # noqa: BLE001  the run would end with it
             self.has_faults = True
             verdict, value, text = "fix", None, str(error) or type(error).__name__
@@ -348,7 +357,7 @@ def _disk(run: PreparedRun, memory: int) -> str:
         path for path in (folder, *folder.absolute().parents) if path.exists()
     )
     if warning := require_space(existing, sizes, whole_run):
-        raise OSError(warning)
+        raise ResourceWarning(warning)
     return (
         f"a checkpoint takes about {readable(sizes.resumable)}, those of the run "
         f"{readable(whole_run)}; {readable(shutil.disk_usage(existing).free)} are free"
@@ -380,8 +389,11 @@ def _memory(run: PreparedRun, rows: Rows, device: Device) -> str:
     usable = (_USED_ON_CPU if is_cpu else USED) * device.memory
     if total > usable:
         largest = max(parts, key=parts.__getitem__)
+        remedies = _REMEDIES
+        if not run.trainable.has_adapters:
+            remedies = _REMEDIES | _REMEDIES_WITHOUT_ADAPTERS
         raise MemoryError(
             f"a step takes {text}, and {usable / GIB:.1f} of {device.memory / GIB:.1f} GiB "
-            f"are usable: {_REMEDIES[largest]}; see docs/several_gpus.md"
+            f"are usable: {remedies[largest]}; see docs/several_gpus.md"
         )
     return f"{text} of {usable / GIB:.1f} usable"

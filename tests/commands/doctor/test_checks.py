@@ -8,7 +8,7 @@ import torch
 
 from erjepa.commands.doctor import checks, main
 from tests.harness.memories import write_run
-from tests.harness.runs import overrides_for
+from tests.harness.runs import BUILDER, FULL_BUILDER, overrides_for
 
 NAMES = (
     "versions device attention ranks shared-memory files model tokenizer pairs disk step memory"
@@ -138,6 +138,31 @@ def test_what_is_wrong_has_one_line(
     assert faults(found) == [check]
     assert said in found[check][1]
     assert found["memory"][0] == "ok" or check == "memory"
+
+
+def test_a_disk_that_checkpoints_may_fill_is_warned_of(doctor, small, monkeypatch):
+    """As by the run, which trains; one checkpoint fits."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=50 << 20))
+    keys = {"epochs": 1000, "keep_last_n": "null"}
+    code, found = doctor(*small(**keys))
+    assert (code, found["disk"][0]) == (0, "warn")
+    assert "may fill up" in found["disk"][1]
+    assert "; save_adapter_weights_only=True, keep_last_n=2 and" in found["disk"][1]
+    _, found = doctor(*small(**keys, save_adapter_weights_only=True))
+    assert "are free; keep_last_n=2 and keep_epochs=False take" in found["disk"][1]
+
+
+def test_full_finetuning_gets_no_advice_on_adapters(doctor, small, monkeypatch):
+    too_little_disk(monkeypatch)
+    _, found = doctor(*small(model=FULL_BUILDER))
+    assert faults(found) == ["disk"]
+    assert found["disk"][1].endswith(" Free some or choose another output_dir.")
+    for part in ("weights", "gathered weights", "gradients", "optimizer"):
+        monkeypatch.setattr(checks, "memory_parts", lambda *_: {part: 1 << 60})  # noqa: B023
+        for model, is_full in ((FULL_BUILDER, True), (BUILDER, False)):
+            _, found = doctor(*small(model=model))
+            text = found["memory"][1]
+            assert ("lora_rank" in text or "quantize_base" in text) != is_full
 
 
 def test_a_memory_of_another_tokenizer(doctor, small, tmp_path):
