@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torchtune import training
@@ -16,9 +14,11 @@ from erjepa.training.model.adapter_layers import correct_dora
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import call_in_modules, require_same_model
 from erjepa.training.run.earlier_adapters import (
+    checkpoint_reader,
     found_adapters,
     load_adapter,
     load_base,
+    load_whole_weights,
     require_trained_over,
 )
 
@@ -55,34 +55,17 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
         ValueError: if they are damaged, or of another model.
     """
     adapter = None
-    source: dict[str, Any] = {}
-    if path is not None:
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path} was deleted before it was loaded")
-        has_adapter = (path / checkpoint.ADAPTER).is_file()
-        uses_adapter = (
-            has_adapter and bool(get_adapter_params(model)) and not cfg.merged
-        )
-        if uses_adapter:
+    if path is not None and not path.is_dir():
+        raise FileNotFoundError(f"{path} was deleted before it was loaded")
+    is_adapter = not cfg.merged and bool(get_adapter_params(model))
+    if path is None or (is_adapter and (path / checkpoint.ADAPTER).is_file()):
+        if path is not None:
             require_trained_over(path, cfg.base_adapters or [])
             adapter, _ = load_adapter(path, str(path), cfg, model)
-        else:
-            checkpoint.require_intact(path, ["model*.safetensors"])
-            files = sorted(file.name for file in path.glob("model*.safetensors"))
-            if not files:
-                raise FileNotFoundError(
-                    f"{path} holds no merged weights, model*.safetensors. Score the "
-                    "adapter (merged=False, with the model of the run), or train with "
-                    "save_adapter_weights_only=False."
-                )
-            source = {"checkpoint_dir": str(path), "checkpoint_files": files}
-    with TemporaryDirectory() as unused:  # a checkpointer needs an output_dir
-        checkpointer = cfg.checkpointer.build(output_dir=unused, **source)
-    if source:
-        base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-    else:
         cfg = replace(cfg, base_adapters=found_adapters(cfg, path))
-        base = load_base(cfg, checkpointer, model)
+        base = load_base(cfg, checkpoint_reader(cfg), model)
+    else:
+        base = load_whole_weights(path, cfg)
     weights = {**base, **(adapter or initial_adapter_state(model, 0))}
     require_same_model(
         dict(model.named_parameters()),

@@ -38,20 +38,52 @@ def config(base, data, output_dir, *more, **overrides):
     return small_config(base, data, output_dir, *more, **settings)
 
 
-def test_the_next_run_starts_from_whole_weights(base, data, tmp_path):
-    """By the keys that the error of ``continue_from`` names."""
-    first = {"stop__steps": 1, "optimizer__lr": 1e-2, "replay__selection": "uniform"}
-    train(config(base, data, tmp_path / "a", **first))
-    again = {**first, "optimizer__lr": 0.0}
-    with pytest.raises(FileNotFoundError, match="^continue_from=.*has whole") as error:
-        train(config(base, data, tmp_path / "b", **again, continue_from=tmp_path / "a"))
-    line, *_ = str(error.value).splitlines()
-    keys = line.partition("in place of continue_from, set ")[2].split()
-    (found,) = train(config(base, data, tmp_path / "c", *keys, **again), 1, state)
+ONE_STEP = {
+    "stop__steps": 1,
+    "optimizer__lr": 1e-2,
+    "lr_scheduler__num_warmup_steps": 0,
+}
+
+
+@pytest.mark.parametrize("adapters_before", [False, True])
+def test_the_next_run_continues_whole_weights(base, data, tmp_path, adapters_before):
+    """Those of a run of full fine-tuning, or the merged ones of a run with adapters."""
+    first = {**ONE_STEP, "replay__selection": "uniform"}
+    before = small_config if adapters_before else config
+    train(before(base, data, tmp_path / "a", **first))
+    again = {**first, "optimizer__lr": 0.0, "continue_from": tmp_path / "a"}
+    (found,) = train(config(base, data, tmp_path / "b", **again), 1, state)
     (path,) = (tmp_path / "a").glob("epoch_0*/model*.safetensors")
-    whole = load_file(path)["model.norm.weight"]
-    assert found["weights"]["norm.scale"].equal(whole.float())
+    whole = load_file(path)["model.layers.0.self_attn.v_proj.weight"]
+    assert not whole.equal(base_weights(base, tmp_path)["layers.0.attn.v_proj.weight"])
+    assert found["weights"]["layers.0.attn.v_proj.weight"].equal(whole.float())
     assert (found["memory"]["example_ids"] < 0).sum() == 4
+
+
+def test_the_next_run_continues_the_average(base, data, tmp_path):
+    """The second update of the average, whose decay is 3/12; the weights stay those of the first
+    run."""
+    name = "model.layers.0.self_attn.v_proj.weight"
+    first = {**ONE_STEP, "ema_decay": 0.9}
+    train(config(base, data, tmp_path / "a", **first))
+    again = {**first, "optimizer__lr": 0.0, "continue_from": tmp_path / "a"}
+    train(config(base, data, tmp_path / "b", **again))
+
+    def load(pattern):
+        (path,) = tmp_path.glob(f"{pattern}/model*.safetensors")
+        return load_file(path)[name].float()
+
+    last, before = load("a/epoch_0*"), load("a/epoch_0*/ema")
+    assert not last.equal(before)
+    expected = before.lerp(last, 0.75)
+    torch.testing.assert_close(load("b/epoch_0*/ema"), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_adapters_cannot_continue_whole_weights(base, data, tmp_path):
+    train(config(base, data, tmp_path / "a", stop__steps=1))
+    cfg = small_config(base, data, tmp_path / "b", continue_from=tmp_path / "a")
+    with pytest.raises(ValueError, match="^continue_from=.*: the run trained all weig"):
+        train(cfg)
 
 
 def plain_model(base, output_dir):

@@ -133,10 +133,10 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
             tokenizer = check(
                 "tokenizer", lambda: run.tokenizer, lambda made: type(made).__name__
             )
-        if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
-            check("earlier runs", lambda: _earlier_runs(cfg, tokenizer))
         if check("model", lambda: run.model, _sizes) is None:
             return True
+        if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
+            check("earlier runs", lambda: _earlier_runs(cfg, run.model, tokenizer))
         rows = None
         if tokenizer is not None:
             rows = check("pairs", lambda: rows_of_data(run))
@@ -245,13 +245,15 @@ def _files(cfg: Config) -> Config:
     return cfg
 
 
-def _earlier_runs(cfg: Config, tokenizer: Transform | None) -> str:
+def _earlier_runs(
+    cfg: Config, model: PackedDecoder, tokenizer: Transform | None
+) -> str:
     found = adapters_to_merge(cfg)
     if not is_to_resume(cfg):
         starts = find_starts(cfg, resume=False)
         if cfg.init_from is not None:
             found.append(starts[cfg.init_from])
-            require_start(cfg, found[-1])
+            require_start(cfg, found[-1], model.decoder)
         if cfg.replay.weight:
             for path in cfg.replay.start_from:
                 stored = open_memory(starts[path], key := key_of(cfg, path))

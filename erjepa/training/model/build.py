@@ -26,9 +26,9 @@ log = utils.get_logger("INFO")
 
 class StartWeights(NamedTuple):
     base: dict[str, Tensor]  # of the base model, by name
-    # Of the resumed run or of ``init_from``; ``None``: initialize them.
+    # Adapters, or all weights, of the resumed run or of ``init_from``; ``None``: initialize them.
     trained: dict[str, Tensor] | None = None
-    # Embeddings of the predictor tokens, [k, H]; ``None``: initialize them from the base.
+    # Embeddings of the predictor tokens, [k, H]; ``None``: initialize them.
     predictor: Tensor | None = None
     averaged: dict[str, Any] | None = None  # see :meth:`AveragedWeights.state_dict`
 
@@ -125,7 +125,7 @@ def _initial_weights(
     predictor_ids: Sequence[int],
 ) -> dict[str, Tensor]:
     """Return the full initial weights by name in the model."""
-    decoder, predictor = model.decoder, start.predictor
+    decoder = model.decoder
     parameters = dict(decoder.named_parameters())
     weights = {**start.base, **initial_adapter_state(decoder, cfg.drawn_seed)}
     require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
@@ -139,17 +139,18 @@ def _initial_weights(
         require_same_model(
             parameters, weights, "the checkpoint that this run starts from"
         )
-    weights = {f"decoder.{name}": weight for name, weight in weights.items()}
+    named = {f"decoder.{name}": weight for name, weight in weights.items()}
     if model.predictor is not None:
+        predictor = start.predictor
         if predictor is None:
-            predictor = model.initial_predictor(start.base, list(predictor_ids))
+            predictor = model.initial_predictor(weights, list(predictor_ids))
         if predictor.shape != model.predictor.shape:
             raise ValueError(
                 f"the checkpoint that this run starts from has {len(predictor)} predictor "
                 f"tokens, but num_predictor_tokens={len(model.predictor)}; use the same number"
             )
-        weights["predictor"] = predictor
-    return weights
+        named["predictor"] = predictor
+    return named
 
 
 def require_same_model(

@@ -1,9 +1,10 @@
-"""The adapters that a run starts from, or that are merged into its base: those of earlier runs, and
-adapters of PEFT.
+"""The weights that a run starts from: those of its base with earlier runs' adapters merged in, and
+those that an earlier run or PEFT trained.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -88,44 +89,36 @@ def _is_of(recorded: str, name: str) -> bool:
     return any(path.is_relative_to(Path(name).absolute()) for path in paths)
 
 
-def require_start(cfg: Config, folder: Path) -> None:
-    """Check that a run can start from the adapter in ``folder``, without loading it.
+def require_start(cfg: Config, folder: Path, decoder: TransformerDecoder) -> None:
+    """Check that a run can start from the weights in ``folder``, without loading them.
 
     Args:
         folder: what ``init_from`` stands for, a checkpoint or an adapter of PEFT.
+        decoder: model of the run, which starts from an adapter if it has adapters.
 
     Raises:
-        FileNotFoundError: if there is no adapter.
-        ValueError: if it was trained over a base with other adapters merged in.
+        FileNotFoundError: if there is no adapter, or without adapters no whole model.
+        ValueError: if the adapter was trained over a base with other adapters merged in, or the
+            run of the checkpoint trained all weights and this one trains adapters.
     """
-    key = start_key(cfg)
+    named = f"{start_key(cfg)}={cfg.init_from}"
+    if not get_adapter_params(decoder):
+        whole_weights_in(folder, f"{named}: ")
+        return
     is_ours = (folder / checkpoint.PROGRESS).is_file()
     if is_ours and not (folder / checkpoint.ADAPTER).is_file():
-        raise FileNotFoundError(
-            f"{key}={cfg.init_from} loads adapters, and {folder} has whole weights instead; in place of "
-            f"{key}, set {_whole_weights(cfg, folder)}"
+        raise ValueError(
+            f"{named}: the run trained all weights, and this one trains adapters. Set the model "
+            f"of that run, or make {folder} the base model, without {start_key(cfg)} and with "
+            f"replay.init_from={cfg.init_from}"
         )
-    require_trained_over(_find_adapter(str(folder), key), cfg.base_adapters or [])
+    path = _find_adapter(str(folder), start_key(cfg))
+    require_trained_over(path, cfg.base_adapters or [])
 
 
 def start_key(cfg: Config) -> str:
     """Return the key by which the user named the run whose weights are loaded."""
     return "init_from" if cfg.continue_from is None else "continue_from"
-
-
-def _whole_weights(cfg: Config, folder: Path) -> str:
-    """Return the keys that start from the whole weights, and the memory, of a checkpoint."""
-    files = ",".join(sorted(file.name for file in folder.glob("model*.safetensors")))
-    keys = (
-        f"checkpointer.checkpoint_dir={folder} checkpointer.checkpoint_files=[{files}]"
-    )
-    if cfg.model.get("path") is not None:
-        keys = f"model.path={folder}"
-        # The chat template of a checkpoint may be one that renders only prompts.
-        if (tokenizer := cfg.tokenizer.get("path")) is not None:
-            keys += f" tokenizer.path={tokenizer}"
-    has_memory = cfg.replay.weight and (folder / checkpoint.MEMORY).is_dir()
-    return keys + f" replay.init_from={cfg.init_from}" * bool(has_memory)
 
 
 def adapters_to_merge(cfg: Config) -> list[Path]:
@@ -203,6 +196,55 @@ def _trained_with(adapter: Path) -> dict[str, Any]:
     return {**of_run, **(checkpoint.load_progress(adapter) if is_ours else {})}
 
 
+def load_trained(
+    path: Path, named: str, cfg: Config, decoder: TransformerDecoder
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Load the weights of ``path`` that ``decoder`` trains, its adapter or all, and the embeddings of
+    predictor tokens, [k, H], if there are any. Arguments are those of :func:`load_adapter`.
+    """
+    if get_adapter_params(decoder):
+        return load_adapter(path, named, cfg, decoder)
+    weights = load_whole_weights(path, cfg)
+    require_same_model(dict(decoder.named_parameters()), weights, named)
+    return weights, checkpoint.load_predictor(path)
+
+
+def load_whole_weights(path: Path, cfg: Config) -> dict[str, Tensor]:
+    """Load the whole model of a checkpoint, by names in the decoder.
+
+    Raises:
+        FileNotFoundError: if the checkpoint has only an adapter.
+        ValueError: if a file is damaged.
+    """
+    files = whole_weights_in(path)
+    checkpoint.require_intact(path, [*files, f"{checkpoint.PREDICTOR}*"])
+    reader = checkpoint_reader(cfg, checkpoint_dir=str(path), checkpoint_files=files)
+    return reader.load_checkpoint()[training.MODEL_KEY]
+
+
+def checkpoint_reader(cfg: Config, **arguments: Any) -> Any:
+    """Build the config's checkpointer to load weights only."""
+    with TemporaryDirectory() as unused:  # it creates its output_dir
+        return cfg.checkpointer.build(output_dir=unused, **arguments)
+
+
+def whole_weights_in(path: Path, said: str = "") -> list[str]:
+    """Return the names of the files of the whole model in a checkpoint.
+
+    Args:
+        said: start of the error's message.
+
+    Raises:
+        FileNotFoundError: if there are none.
+    """
+    if files := sorted(file.name for file in path.glob("model*.safetensors")):
+        return files
+    raise FileNotFoundError(
+        f"{said}{path} holds no merged weights, model*.safetensors. Use its adapter, with the "
+        "model of its run and merged=False, or train with save_adapter_weights_only=False."
+    )
+
+
 def load_adapter(
     path: Path, named: str, cfg: Config, decoder: TransformerDecoder
 ) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -213,16 +255,14 @@ def load_adapter(
     """
     like = get_adapter_params(decoder)
     if not like:
-        raise ValueError(
-            f"{named} starts from an adapter, and the model has none; to start from "
-            "whole weights, set checkpointer.checkpoint_dir"
-        )
-    predictor = None
+        raise ValueError(f"{named} is an adapter, and the model has none")
+    predictor, alpha = None, cfg.model.get("lora_alpha")
     if (path / checkpoint.ADAPTER).is_file():
-        weights, predictor = _load_trained(path, cfg)
+        weights, predictor = checkpoint.load_trained(path)
+        before = _trained_with(path).get("lora_alpha", alpha)
+        weights = rescaled(weights, before / alpha)
     else:
         base_dir = Path(cfg.checkpointer.get("checkpoint_dir"))
-        alpha = cfg.model.get("lora_alpha")
         weights = load_peft_adapter(
             path, like, base_dir, alpha=alpha, base_model=cfg.base_model
         )
@@ -230,20 +270,14 @@ def load_adapter(
     return weights, predictor
 
 
-def _load_trained(path: Path, cfg: Config) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Load an adapter as ``load_adapter`` does, from a checkpoint of this project."""
-    weights, predictor = checkpoint.load_trained(path)
-    alpha = cfg.model.get("lora_alpha")
-    before = _trained_with(path).get("lora_alpha", alpha)
-    return rescaled(weights, before / alpha), predictor
-
-
-def load_averages(start: Path, cfg: Config) -> tuple[dict[str, Any] | None, str]:
+def load_averages(
+    start: Path, cfg: Config, decoder: TransformerDecoder
+) -> tuple[dict[str, Any] | None, str]:
     """Load the averaged weights of ``start``, if any, and describe them."""
     folder = start if start.name == EMA else start / EMA
     if not folder.is_dir():
         return None, "no average of them, so the average of this run starts from them"
-    weights, predictor = _load_trained(folder, cfg)
+    weights, predictor = load_trained(folder, str(folder), cfg, decoder)
     progress = checkpoint.load_progress(folder)
     steps = progress.get("averaged_steps", progress["steps"])
     named = {f"decoder.{name}": weight for name, weight in weights.items()}

@@ -29,9 +29,9 @@ from erjepa.training.model.distributed import (
 )
 from erjepa.training.run.earlier_adapters import (
     config_of,
-    load_adapter,
     load_averages,
     load_base,
+    load_trained,
     require_start,
     start_key,
 )
@@ -225,12 +225,12 @@ def load_start(
     carried = [f"{start}, merged" for start in cfg.base_adapters or []]
     if cfg.init_from is not None and not resume:
         source = starts[cfg.init_from]
-        require_start(cfg, source)
+        require_start(cfg, source, model.decoder)
         named = f"{start_key(cfg)}={cfg.init_from}"
-        trained, predictor = load_adapter(source, named, cfg, model.decoder)
+        trained, predictor = load_trained(source, named, cfg, model.decoder)
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
-            averaged, description = load_averages(source, cfg)
+            averaged, description = load_averages(source, cfg, model.decoder)
             carried.append(description)
     base = load_base(cfg, checkpointer, model.decoder)
     current["base model"] = digest = digest_of_weights(base)
