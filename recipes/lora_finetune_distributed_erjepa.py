@@ -21,7 +21,7 @@ from erjepa.training.model.build import activation_offloading, set_up_model
 from erjepa.training.model.device import attention_of, device_of, run_device
 from erjepa.training.model.distributed import all_reduce_sum, on_rank_zero, wait_for_all
 from erjepa.training.model.sharding import with_resharding
-from erjepa.training.run.earlier_adapters import found_adapters
+from erjepa.training.run.earlier_weights import found_adapters
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.metrics import MetricsLog, step_metrics

@@ -13,7 +13,7 @@ from erjepa.configs import Config
 from erjepa.training.model.adapter_layers import correct_dora
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import call_in_modules, require_same_model
-from erjepa.training.run.earlier_adapters import (
+from erjepa.training.run.earlier_weights import (
     checkpoint_reader,
     found_adapters,
     load_adapter,

@@ -38,7 +38,7 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.run.earlier_adapters import adapters_to_merge, require_start
+from erjepa.training.run.earlier_weights import adapters_to_merge, require_start
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.memory import memory_bytes
 from erjepa.training.run.prepared import PreparedRun

@@ -27,7 +27,7 @@ from erjepa.training.model.distributed import (
     require_equal,
     wait_for_all,
 )
-from erjepa.training.run.earlier_adapters import (
+from erjepa.training.run.earlier_weights import (
     config_of,
     load_averages,
     load_base,

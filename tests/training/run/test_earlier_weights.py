@@ -8,7 +8,7 @@ import torch
 from torchtune.modules.peft import LoRALinear
 
 from erjepa.configs import load
-from erjepa.training.run.earlier_adapters import (
+from erjepa.training.run.earlier_weights import (
     found_adapters,
     require_start,
     require_trained_over,
