@@ -10,7 +10,6 @@ from torch import Tensor
 from erjepa.replay.addresses import Addresses, AddressTable, require_finite
 from erjepa.replay.registry import Retention
 from erjepa.replay.retention import (
-    ORIGIN_BITS,
     SCORE,
     Offer,
     Slots,
@@ -21,6 +20,8 @@ from erjepa.replay.retention import (
 )
 from erjepa.replay.segments import Segments, SegmentStore
 from erjepa.replay.state import MemoryState, NoAddresses, OnRevisit
+
+_LAST_BITS = (1 << 16) - 1
 
 
 class EpisodicMemory:
@@ -79,6 +80,7 @@ class EpisodicMemory:
         self._replay_counts = torch.empty(capacity, dtype=torch.int32, device=device)
         num_marked = capacity if retain.by_target else 0
         self._marks = torch.empty(num_marked, 2, dtype=torch.int64, device="cpu")
+        self._slots = Slots(capacity)
 
     def __len__(self) -> int:
         return self._size
@@ -169,28 +171,21 @@ class EpisodicMemory:
             The batch row that each written slot holds in the end, and the slots that received a
             new entry rather than a revisit.
         """
-        retain, stored = self._retain, self.example_ids
-        groups, strength, new_scores = None, self.scores, scores.cpu()
-        ids = example_ids.tolist()
-        new_groups = [0] * len(ids)
+        retain, slots = self._retain, self._slots
+        strength, new_scores = self.scores, scores.cpu()
+        ids, new_groups = example_ids.tolist(), self._groups(example_ids, new).tolist()
         if new is not None:
-            marked = self._marks[: self._size]
-            groups = origins_and_targets(stored, marked)
-            new_groups = origins_and_targets(example_ids, new).tolist()
-            strength, new_scores = marked[:, 1].float(), new[:, 1].float()
-        elif retain.by_origin:
-            groups, new_groups = origins(stored), [i >> ORIGIN_BITS for i in ids]
-        elif self._seen_before:  # some may be inherited
-            groups = origins(stored).clamp(-1, 0)
+            strength = self._marks[: self._size, 1].float()
+            new_scores = new[:, 1].float()
         if retain.counts_replays:
             strength = priorities(strength, self.replay_counts)
-        slots = Slots(strength, groups, len(rows))
+        slots.start_batch(strength, len(rows))
         slot_of: dict[int, int] = {}
         count_of: dict[int, int] = {}  # replay counts of slots that may be written
         if self.on_revisit != "append":
-            held = torch.isin(stored, example_ids).nonzero().flatten()
+            held = self._slots_of(example_ids)
             counts = self.replay_counts[held].long()
-            columns = torch.stack([stored[held], held, counts])
+            columns = torch.stack([self.example_ids[held], held, counts])
             for example, slot, count in columns.T.tolist():
                 slot_of[example], count_of[slot] = slot, count
         example_in = {slot: example for example, slot in slot_of.items()}
@@ -211,7 +206,7 @@ class EpisodicMemory:
                 elif retain.at_random and not is_new:
                     continue  # it had its chance
                 else:
-                    slot = self._evict(slots, example, group, score.item())
+                    slot = self._evict(example, group, score.item())
                     if slot is None:
                         continue
                     if slot in example_in:
@@ -226,10 +221,28 @@ class EpisodicMemory:
             slots.put(slot, group, score.item())
         return writer, replaced
 
-    def _evict(
-        self, slots: Slots, example: int, group: int, score: float
-    ) -> int | None:
+    def _groups(self, example_ids: Tensor, of_pairs: Tensor | None) -> Tensor:
+        """Return the groups that the rule distinguishes, int64, shape of ``example_ids``."""
+        if of_pairs is not None:
+            return origins_and_targets(example_ids, of_pairs)
+        of_each = origins(example_ids)
+        return of_each if self._retain.by_origin else of_each.clamp(-1, 0)
+
+    def _regroup(self) -> None:
+        marked = self._marks[: self._size] if self._retain.by_target else None
+        self._slots.assign(self._groups(self.example_ids, marked))
+
+    def _slots_of(self, example_ids: Tensor) -> Tensor:
+        """Return the slots in use that hold one of ``example_ids`` [B], ascending, int64."""
+        # isin() is slow with many slots. Few remain that have the last bits of one of the ids.
+        is_wanted = torch.zeros(_LAST_BITS + 1, dtype=torch.bool, device=self.device)
+        is_wanted[example_ids & _LAST_BITS] = True
+        slots = is_wanted[self.example_ids & _LAST_BITS].nonzero().flatten()
+        return slots[torch.isin(self.example_ids[slots], example_ids)]
+
+    def _evict(self, example: int, group: int, score: float) -> int | None:
         """Return the slot that a pair takes in the full memory, or ``None`` to discard the pair."""
+        slots = self._slots
         spares = slots.num_inherited <= self._reserved
         seen = self._seen - self._seen_before if spares else self._seen
         evict = self._retain.evict
@@ -270,7 +283,9 @@ class EpisodicMemory:
 
     def eligible(self, current_ids: Tensor) -> Tensor:
         """Return which slots in use hold no example of ``current_ids`` [B]: bool, [N]."""
-        return ~torch.isin(self.example_ids, current_ids.to(self.device))
+        eligible = torch.ones(self._size, dtype=torch.bool, device=self.device)
+        eligible[self._slots_of(current_ids.to(self.device))] = False
+        return eligible
 
     def similarity(self, addresses: Addresses) -> Tensor:
         """Return cosines of B addresses with the slots in use, float32, shape [B, N]."""
@@ -284,6 +299,7 @@ class EpisodicMemory:
         self.example_ids.copy_(example_ids)
         self._seen = self._seen_before = max(seen, self._size)
         self._offered.clear()
+        self._regroup()
 
     def mark_offered(self, example_ids: Tensor) -> None:
         """Record that examples [n] were offered before, of which ``restore`` knows the number."""
@@ -320,6 +336,7 @@ class EpisodicMemory:
         self._segments.load(tensors, at)
         if self._retain.by_target:
             self._marks[at:stop] = marks(self.segments(range(at, stop)), self._seed)
+        self._regroup()
 
     @property
     def state(self) -> MemoryState:

@@ -14,9 +14,10 @@ pair. A function of another module, named by its dotted path, reads the memory i
 """
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from hashlib import blake2b
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import torch
@@ -38,60 +39,71 @@ def origins(example_ids: Tensor) -> Tensor:
 
 
 class Slots:
-    """The slots in use while a batch of writes is placed: their priorities and groups, on the CPU.
+    """The priorities and groups of the slots in use, on the CPU.
+
+    Groups are origins, or :func:`origins_and_targets`; for rules that ignore both, -1 for inherited
+    slots and 0 for those of the run.
 
     Args:
-        priorities: of N slots, float32 [N].
-        groups: of the slots, int64 [N]: their origins, or :func:`origins_and_targets`; for rules
-            that ignore both, -1 for inherited slots and 0 for those of the run; ``None``: all 0.
-        num_writes: maximum number of slots that the batch adds.
+        capacity: number of slots M.
 
     Attributes:
-        sizes: number of slots of each group.
+        sizes: number of slots of each group that has any.
         num_inherited: number of slots of inherited groups.
     """
 
-    def __init__(
-        self, priorities: Tensor, groups: Tensor | None, num_writes: int
-    ) -> None:
-        self._size = size = len(priorities)
-        self._priorities = torch.empty(size + num_writes, device="cpu")
-        self._priorities[:size] = priorities
-        self._groups = torch.zeros(size + num_writes, dtype=torch.int64, device="cpu")
-        self.sizes = Counter({0: size})
-        if groups is not None:
-            self._groups[:size] = groups
-            names, counts = self._groups[:size].unique(return_counts=True)
-            sizes = zip(names.tolist(), counts.tolist(), strict=True)
-            self.sizes = Counter(dict(sizes))
+    def __init__(self, capacity: int) -> None:
+        self._priorities = torch.empty(capacity, device="cpu")
+        self._groups = torch.empty(capacity, dtype=torch.int64, device="cpu")
+        self.assign(self._groups[:0])
+
+    def assign(self, groups: Tensor) -> None:
+        """Replace the slots in use by slots 0 .. N - 1 of ``groups`` [N]."""
+        self._size = len(groups)
+        self._groups[: self._size] = groups
+        names, counts = self._groups[: self._size].unique(return_counts=True)
+        self.sizes = Counter(dict(zip(names.tolist(), counts.tolist(), strict=True)))
         self.num_inherited = sum(n for group, n in self.sizes.items() if group < 0)
+        self._largest: _LargestGroups | None = None
+
+    def start_batch(self, priorities: Tensor, num_writes: int) -> None:
+        """Set the priorities of the N slots in use, before at most ``num_writes`` calls of
+        :meth:`put`.
+        """
+        self._priorities[: self._size] = priorities
         self._num_writes = num_writes
         self._weak: dict[int, dict[int, float]] = {}
-        self._crowds: Tensor | None = None  # sizes of the slots' groups, once asked for
 
     def put(self, slot: int, group: int, priority: float) -> None:
-        """Record that a pair of the batch is written to ``slot``."""
+        """Record that a pair of the batch is written to ``slot``, at most the first free one."""
+        changed = {group}
         if slot < self._size:
-            before = int(self._groups[slot])
+            before = self.group(slot)
+            if (before, self.priority(slot)) == (group, priority):
+                return
             self._resize(before, -1)
             self._weak.get(before, {}).pop(slot, None)
+            changed.add(before)
         self._size = max(self._size, slot + 1)
         self._groups[slot], self._priorities[slot] = group, priority
         self._resize(group, 1)
-        if self._crowds is not None:
-            self._crowds[slot] = self.sizes[group]
         if group in self._weak:
             self._weak[group][slot] = priority
+        if self._largest is not None:
+            self._largest.put(slot, changed)
 
     def _resize(self, group: int, by: int) -> None:
         self.sizes[group] += by
+        if not self.sizes[group]:
+            del self.sizes[group]
         self.num_inherited += by * (group < 0)
-        if self._crowds is not None:
-            self._crowds[self._groups[: self._size] == group] += by
 
     def candidates(self, only_new: bool) -> list[int]:
-        """Return the groups that have slots, all or without the inherited ones."""
-        return [g for g, n in self.sizes.items() if n and (g >= 0 or not only_new)]
+        """Return the groups, all or without the inherited ones."""
+        return [group for group in self.sizes if group >= 0 or not only_new]
+
+    def group(self, slot: int) -> int:
+        return int(self._groups[slot])
 
     def priority(self, slot: int) -> float:
         return self._priorities[slot].item()
@@ -118,19 +130,17 @@ class Slots:
     def weakest_of_largest(self, group: int, only_new: bool) -> tuple[int, bool]:
         """Return the weakest slot of the groups with the most slots, a further slot of ``group``
         counted, and whether ``group`` is one of these groups. With ``only_new``, inherited groups
-        do not count.
+        do not count. Priorities may only change by :meth:`put`.
         """
-        groups = self._groups[: self._size]
-        if self._crowds is None:  # from now on the memory is full, and the size fixed
-            _, at, sizes = groups.unique(return_inverse=True, return_counts=True)
-            self._crowds = sizes[at]
-        crowds = self._crowds + (groups == group)
-        if only_new:
-            crowds[groups < 0] = 0
+        if self._largest is None or self._largest.only_new != only_new:
+            columns = self._groups[: self._size], self._priorities[: self._size]
+            self._largest = _LargestGroups(self, *columns, only_new)
+        most, weakest = self._largest.find()
         own = self.sizes[group] + 1
-        most = max(int(crowds.max()), own)
-        left = self._priorities[: self._size].masked_fill(crowds != most, torch.inf)
-        return int(left.argmin()), own == most
+        if own >= most and own > 1:
+            of_own = self._largest.weakest(group)
+            weakest = of_own if own > most else min(weakest, of_own)
+        return weakest[1], own >= most
 
     def _weakest(self, group: int) -> dict[int, float]:
         """Return the priorities of slots of a group, among them the weakest one.
@@ -148,6 +158,66 @@ class Slots:
             priorities = self._priorities[slots].tolist()
             self._weak[group] = dict(zip(slots.tolist(), priorities, strict=True))
         return self._weak[group]
+
+
+class _LargestGroups:
+    """Finds the weakest slot of the groups with the most slots, in O(log N) per write.
+
+    Heaps hold a (priority, slot) of each slot of a group, and of the weakest slot of each group of
+    a size. An entry that is outdated is dropped when it is the first of its heap.
+
+    Args:
+        slots: N slots in use.
+        groups, priorities: of these, [N].
+        only_new: whether to leave out inherited groups.
+    """
+
+    def __init__(
+        self, slots: Slots, groups: Tensor, priorities: Tensor, only_new: bool
+    ) -> None:
+        self._slots, self.only_new = slots, only_new
+        self._of_group: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._of_size: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        columns = zip(groups.tolist(), priorities.tolist(), strict=True)
+        for slot, (group, priority) in enumerate(columns):
+            if group >= 0 or not only_new:
+                self._of_group[group].append((priority, slot))
+        for heap in self._of_group.values():
+            heapify(heap)
+            self._of_size[len(heap)].append(heap[0])
+        for heap in self._of_size.values():
+            heapify(heap)
+
+    def put(self, slot: int, changed: Collection[int]) -> None:
+        """Follow :meth:`Slots.put`; ``changed`` are the groups of the slot before and after it."""
+        entry = self._slots.priority(slot), slot
+        heappush(self._of_group[self._slots.group(slot)], entry)
+        for group in changed:
+            if size := self._slots.sizes[group]:
+                heappush(self._of_size[size], self.weakest(group))
+            else:
+                del self._of_group[group]
+
+    def weakest(self, group: int) -> tuple[float, int]:
+        """Return the lowest priority in a group that has slots, and its lowest slot."""
+        heap, slots = self._of_group[group], self._slots
+        while True:
+            priority, slot = heap[0]
+            if (slots.group(slot), slots.priority(slot)) == (group, priority):
+                return heap[0]
+            heappop(heap)
+
+    def find(self) -> tuple[int, tuple[float, int]]:
+        """Return the size of the largest groups, and their weakest slot with its priority."""
+        while True:
+            size = max(self._of_size)
+            heap = self._of_size[size]
+            while heap:
+                group = self._slots.group(heap[0][1])
+                if self._slots.sizes[group] == size and self.weakest(group) == heap[0]:
+                    return size, heap[0]
+                heappop(heap)
+            del self._of_size[size]
 
 
 class Offer(NamedTuple):

@@ -1,14 +1,17 @@
 """The memory equals the reference after every operation of random histories."""
 
 import tracemalloc
+from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, save
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from erjepa.replay import EpisodicMemory
+from erjepa.replay import EpisodicMemory, EpisodicReplay, ReplaySettings
 from erjepa.replay.addresses import SparseAddressTable
 from erjepa.replay.state import SparseAddresses
 from tests.harness.histories import (
@@ -183,6 +186,53 @@ def test_a_batch_of_writes_into_a_large_full_memory():
     assert torch.equal(memory.replay_counts, counts)
     # A Python object per slot would take megabytes.
     assert peak < 200_000
+
+
+class LargeOperations(TorchDispatchMode):
+    """Collects the names of the operations on tensors of at least ``size`` entries."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.names = size, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [t for t in tree_leaves((args, out)) if isinstance(t, torch.Tensor)]
+        if any(t.numel() >= self.size for t in tensors):
+            # A view of a few entries is none.
+            self.names += [func.overloadpacket.__name__] * (not func.is_view)
+        return out
+
+
+@pytest.mark.parametrize("is_inherited", [False, True])
+@pytest.mark.parametrize(
+    "name", ["score", "reservoir", "balanced", "surprise", "stratified"]
+)
+def test_a_step_reads_all_slots_a_few_times_whatever_its_pairs(name, is_inherited):
+    """And neither sorts them nor compares them with every pair."""
+    size, step = 2000, iter(range(9))
+    settings = ReplaySettings(
+        capacity=size, retention=name, selection="uniform", address="none"
+    )
+    replay = EpisodicReplay(settings, embed_dim=4, seed=0)
+
+    def operations(pairs):
+        ids = torch.arange(pairs) + size * next(step)
+        segments = [([int(i)], [int(i) % 7]) for i in ids]
+        with LargeOperations(size) as large:
+            replay.draw(ids, segments, None, 4)
+            replay.write(ids, segments, None, torch.rand(pairs))
+        return Counter(large.names)
+
+    operations(size)
+    if is_inherited:
+        replay.memory.inherit(replay.memory.example_ids - (9 << 32), size)
+    operations(8)
+    few, many = operations(8), operations(200)
+    assert not few.keys() & {"isin", "_unique2", "sort"}
+    for operation in ("copy_", "index_put_"):  # into single slots
+        few.pop(operation, None), many.pop(operation, None)
+    assert few == many
 
 
 def write_args(memory, **changes):
