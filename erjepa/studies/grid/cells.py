@@ -26,7 +26,7 @@ class Cell:
     overrides: Mapping[str, Any]  # of the experiment, the dataset and the method
     tokens_of: str | None = None  # name of the cell whose token count ends this run
     # Names of the cells of all earlier stages; the run starts from the weights and memory of
-    # the last
+    # the last. Empty if overrides start it without them
     after: Sequence[str] = ()
     # Whether it trains a new adapter, with those of ``after`` merged into the base model
     new_adapter: bool = False
@@ -156,7 +156,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
         }
         overrides["dataset"] = [part.as_dict() for part in parts]
     follows = experiment.continual and trains_on in (None, "so_far")
-    return Cell(
+    cell = Cell(
         dataset,
         config,
         method,
@@ -167,6 +167,8 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
         new_adapter=controls.new_adapters,
         budget_factor=len(names) if trains_on == "all" else int(trains_on != "nothing"),
     )
+    carries = cell.new_adapter or _starts_from(cell, "")
+    return cell if carries else replace(cell, after=[])
 
 
 def _overrides(

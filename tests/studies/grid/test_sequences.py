@@ -241,6 +241,14 @@ def test_averaged_weights_of_a_sequence(fake_sequence, capsys):
     assert f"first/replay/seed_1: accuracy {own:.1%} at the end" in printed
 
 
+def test_a_stage_that_starts_from_no_run_waits_for_none(tmp_path):
+    alone = "Alone: {init_from: null, replay: {init_from: null, weight: 1}}"
+    text = SEQUENCE.replace("methods:", f"methods:\n  {alone}")
+    found = by_name(load_experiment(str(write_experiment(tmp_path, text))))
+    assert not found["third/alone/seed_1"].needs
+    assert len(found["third/replay/seed_1"].needs) == 2
+
+
 @pytest.mark.slow
 def test_a_stage_waits_for_the_one_before(fake_sequence, monkeypatch):
     """Runs take a while, and the stand-in needs what it is to start from."""
