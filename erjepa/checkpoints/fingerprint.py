@@ -92,16 +92,16 @@ def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
 
 
 def digests_of_files(folder: Path) -> dict[str, str]:
-    """Return size and a short digest of each file with weights in a folder, by name.
-
-    The digest covers evenly spaced blocks, and all of a file of up to 1 MiB.
-    """
+    """Return :func:`digest_of_file` of each file with weights in a folder, by name."""
     patterns = ("*model*", "*.safetensors", "*.pth")
     files = {f for name in patterns for f in folder.glob(name) if f.is_file()}
-    return {file.name: _digest_of_file(file) for file in sorted(files)}
+    return {file.name: digest_of_file(file) for file in sorted(files)}
 
 
-def _digest_of_file(path: Path) -> str:
+def digest_of_file(path: Path) -> str:
+    """Return the size of a file and a short digest of evenly spaced blocks, or of all of a file of
+    up to 1 MiB.
+    """
     digest = hashlib.sha256()
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -203,6 +203,8 @@ class Record:
     config: Experiment
     # Content of the recipe configs of its datasets, by name or path, when it was started
     recipe_configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Digests of the local files of its datasets, by path, when it was started
+    data_files: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_record(output_dir: Path) -> Record:

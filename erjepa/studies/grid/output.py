@@ -20,9 +20,11 @@ import torch
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import digest_of_file
+from erjepa.configs import components
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
-from erjepa.studies.grid.cells import Cell, scores_merged
-from erjepa.studies.grid.config import entry_of
+from erjepa.studies.grid.cells import Cell, cells, scored_as, scores_merged
+from erjepa.studies.grid.config import entry_of, load_run
 from erjepa.studies.results import Result, Weights, read_results
 from erjepa.studies.training_log import read_training_log
 from erjepa.utils.checked import leaves
@@ -171,14 +173,21 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
     Seeds, methods and, outside a sequence, datasets may be added to a recorded experiment.
 
     Raises:
-        ValueError: naming the key, if the folder holds a different experiment, or a config of the
-            recipe has changed.
+        ValueError: naming the key or file, if the folder holds a different experiment, or a config
+            of the recipe or a file of the datasets has changed.
     """
     path, recipe_configs = output_dir / EXPERIMENT, _recipe_configs(experiment)
+    data_files = _data_files(experiment)
     if path.exists():
         started = read_record(output_dir)
         for name, values in started.recipe_configs.items():
             _require_unchanged(path, name, values, recipe_configs.get(name, values))
+        for file, digest in started.data_files.items():
+            if (now := data_files.get(file, digest)) != digest:
+                raise ValueError(
+                    f"{path} was started with another {file} ({digest}; now {now}). Restore it, "
+                    "or choose another output_dir."
+                )
         before, config = asdict(started.config), asdict(experiment)
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
@@ -196,7 +205,7 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
                 )
         if json.dumps(before) == json.dumps(config):  # in this order, which tables have
             return
-    record = asdict(_record(experiment, recipe_configs))
+    record = asdict(_record(experiment, recipe_configs, data_files))
     write_whole(path, json.dumps(record, indent=2) + "\n")
 
 
@@ -205,6 +214,23 @@ def _recipe_configs(experiment: Experiment) -> dict[str, dict[str, Any]]:
     names = {**experiment.datasets, **experiment.also_scored}
     configs = {entry_of(experiment, name)[0] for name in names}
     return {name: erjepa.configs.merged(name) for name in sorted(configs)}
+
+
+def _data_files(experiment: Experiment) -> dict[str, str]:
+    """Return the digests of the local files that are the ``source`` of a dataset, or of its split
+    in a folder, by path.
+    """
+    scored = (one for cell in cells(experiment) for one in scored_as(experiment, cell))
+    runs = [load_run(one.config, one.overrides) for one in scored]
+    sections = [section for run in runs for section in (run.dataset, run.eval_dataset)]
+    files: set[Path] = set()
+    for part in (
+        part for section in sections if section for part in components(section)
+    ):
+        if isinstance(source := part.get("source"), str):
+            path = Path(source)
+            files |= {path, *path.glob(f"*{part.get('split')}*")}
+    return {str(f): digest_of_file(f) for f in sorted(files) if f.is_file()}
 
 
 def _require_unchanged(
@@ -230,7 +256,9 @@ def _continues(key: str, started: Any, given: Any) -> bool:
 
 
 def _record(
-    experiment: Experiment, recipe_configs: Mapping[str, Mapping[str, Any]]
+    experiment: Experiment,
+    recipe_configs: Mapping[str, Mapping[str, Any]],
+    data_files: Mapping[str, str],
 ) -> Record:
     packages = ("torch", "torchtune", "torchao", "erjepa")
     versions = {name: version(name) for name in packages}
@@ -242,6 +270,7 @@ def _record(
         hardware=Hardware(_cpu(), os.cpu_count(), names),
         config=experiment,
         recipe_configs=recipe_configs,
+        data_files=data_files,
     )
 
 

@@ -223,6 +223,26 @@ def test_a_config_of_the_recipe_may_not_change(fake, capsys):
     assert summary(fake) == EXPECTED
 
 
+@pytest.mark.parametrize("key", ["dataset", "eval_dataset"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_file_of_a_dataset_may_not_change(fake, capsys, key, is_folder):
+    file = fake / "data" / "train.jsonl"
+    file.parent.mkdir()
+    file.write_text("{}\n")
+    own = fake / "own.yaml"
+    source = file.parent if is_folder else file
+    section = f"{{_component_: erjepa.datasets.nl_rx_dataset, source: {source}}}"
+    own.write_text(f"defaults: tiny_synth\n{key}: {section}\n")
+    assert run(fake, f"datasets={{synth: {own}}}", "seeds=[1]") == 0
+    (file.parent / "another.jsonl").write_text("{}\n")
+    assert run(fake, f"datasets={{synth: {own}}}", "seeds=[1]") == 0
+    file.write_text("{}\n{}\n")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run(fake, f"datasets={{synth: {own}}}")
+    assert f"was started with another {file} (3 bytes" in capsys.readouterr().err
+
+
 def test_what_a_config_of_the_recipe_scores_is_set_by_the_grid(fake):
     """But for merged weights, which count."""
     own = fake / "own.yaml"
