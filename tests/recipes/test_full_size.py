@@ -61,8 +61,7 @@ def config(base, output_dir, data, *more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_two_steps_and_a_third_after_resuming(base, world_size, tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(world_size))  # ranks share the memory
+def test_two_steps_and_a_third_after_resuming(base, world_size, tmp_path):
     data = write_records(tmp_path / "train.jsonl", 16)
     per_rank = f"batch_size={4 // world_size}"
     short = (per_rank, "save_every_n_steps=2", "epochs=1")
