@@ -115,7 +115,7 @@ class EvaluationRecipeERJEPA:
         of_weights = Path(cfg.output_dir) / "evaluation" / name
         section, key = job.examples.section, SCORED[cfg.eval_split]
         folder = on_rank_zero(lambda: folder_of(of_weights, section, key))
-        store = PredictionStore(folder, job.settings(), rank=self._rank)
+        store = PredictionStore(folder, on_rank_zero(job.settings), rank=self._rank)
         done = on_rank_zero(store.open)
         new, seconds = self._answer(job, store, done)
         if self._rank != 0:

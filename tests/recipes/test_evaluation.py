@@ -1,6 +1,7 @@
 """The evaluation recipe scores the checkpoints of a training run."""
 
 import functools
+import os
 import shutil
 from pathlib import Path
 
@@ -154,6 +155,17 @@ def test_alignment(trained, tmp_path, trained_rows):
     total = sum(p["target_loss"] * p["target_tokens"] for p in scored)
     mean = total / sum(p["target_tokens"] for p in scored)
     assert summary.target_loss == pytest.approx(mean)
+
+
+def test_rank_0_digests_the_weights_for_all(trained, tmp_path, monkeypatch):
+    digests_of_files = jobs.digests_of_files
+
+    def digests(folder):
+        assert os.environ["RANK"] == "0"
+        return digests_of_files(folder)
+
+    monkeypatch.setattr(jobs, "digests_of_files", digests)
+    evaluate(tiny(tmp_path, f"checkpoint_dir={trained / 'epoch_0'}"), 2)
 
 
 def test_alignment_needs_whole_blocks_on_cuda(trained, tmp_path, monkeypatch):
