@@ -15,6 +15,7 @@ from itertools import islice, product
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch.nn.attention.flex_attention import flex_attention
 from torchtune.data import Message
@@ -171,15 +172,23 @@ def test_a_model_that_mixes_the_texts_of_a_row_is_refused(family, extra, message
         require_packable(model, pairs, torch.device("cpu"), "NAME")
 
 
-def test_a_full_gpu_is_no_fault_of_the_model(monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer"),
+        dist.DistBackendError("NCCL communicator was aborted"),
+    ],
+)
+def test_a_full_gpu_or_a_lost_rank_is_no_fault_of_the_model(monkeypatch, error):
     pairs, model = [random_pair(0, random.Random(0))], random_model("llama")
     model = PackedDecoder(TransformersDecoder(model))
 
     def fail(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(model, "forward", fail)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(type(error)):
         require_packable(model, pairs, torch.device("cpu"), "NAME")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -54,10 +55,12 @@ def require_packable(
                 (text, range(len(text)), [len(text)] * len(text)) for text in texts
             ]
             alone = torch.cat(_hidden(model, device, chains))
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, dist.DistError):
         raise
     except Exception as error:
         message = " ".join(str(error).split())
+        if "/gloo/" in message:  # lost another rank: a plain RuntimeError of Gloo
+            raise
         raise ValueError(f"model: {name} cannot read packed rows: {message}") from error
     finally:
         model.attend_by(attention)
