@@ -1,13 +1,13 @@
-"""Write the rows of the experiments ``standard_cl`` and ``long_cl`` from a clone of O-LoRA's code:
+"""Write the datasets of the experiments ``standard_cl*`` and ``long_cl*`` from a clone of O-LoRA's code:
 
     git clone --depth 1 https://github.com/cmnfriend/O-LoRA
     python scripts/cl_benchmark.py O-LoRA FOLDER
 
 Each task becomes ``FOLDER/TASK/train.jsonl`` and ``test.jsonl``, with a text and a label per line.
-These are the rows of the studies in docs/results, which had no other files of four tasks: both
-splits of DBpedia come from its test file; the test rows of IMDB, MultiRC and Yelp are held out of
-their training files, so that rows of MultiRC share paragraphs with training rows. All other splits
-are the original ones. Each is shuffled and cut to 5000 training or 1000 test rows.
+The splits are O-LoRA's, shuffled and cut to 5000 training and 1000 test rows, except for four tasks:
+both splits of DBpedia come from its test file, and the test rows of IMDB, MultiRC and Yelp from
+their training files. Training and test rows of MultiRC can therefore share paragraphs. The studies
+in docs/results use these rows.
 """
 
 import json
