@@ -24,7 +24,7 @@ from erjepa.checkpoints.memory_file import (
     VERSION,
     write_files,
 )
-from erjepa.datasets import Pair, TokenizedPairs
+from erjepa.datasets import Pair, TokenizedPairs, numbered
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.state import Natural, ReplayState, SparseAddresses
 from erjepa.utils.checked import checked
@@ -64,6 +64,7 @@ class StoredMemory:
 
     Attributes:
         about: the contents of ``memory.json``.
+        origins: names of the datasets, the oldest first; repeated names are numbered.
         tensors: the contents of ``slots.safetensors``, memory-mapped; read only.
         has_manifest: whether it is in a checkpoint with a manifest.
 
@@ -92,6 +93,7 @@ class StoredMemory:
         self._listed = {name: manifest.get(f"{place.name}/{name}") for name in names}
         self._about = _read_about(self._files[ABOUT], self.folder / ABOUT)
         self.about = checked(About, self._about, str(self.folder / ABOUT))
+        self.origins = numbered(self.about.origins)
         try:
             self.tensors = load_file(place / SLOTS)
         # RuntimeError: torch, which opens the file again, finds it deleted.
@@ -123,7 +125,15 @@ class StoredMemory:
         return TokenizedPairs([torch.cat([count, lengths.flatten(), tokens]).numpy()])
 
     def origin(self, example_id: int) -> str:
-        return self.about.origins[self.about.inherited + (example_id >> ORIGIN_BITS)]
+        """Return the dataset of an example, as in :attr:`origins`."""
+        return self.origins[self._place(example_id)]
+
+    def dataset_name(self, example_id: int) -> str:
+        """Return the name of an example's dataset, which other datasets may share."""
+        return self.about.origins[self._place(example_id)]
+
+    def _place(self, example_id: int) -> int:
+        return self.about.inherited + (example_id >> ORIGIN_BITS)
 
     def example(self, example_id: int) -> str:
         """Return the dataset of an example and its index in all datasets of its run, one after the

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from erjepa.datasets.build import build_dataset, dataset_name, origin_labels
+from erjepa.datasets.build import build_dataset, dataset_name, numbered, origin_labels
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.datasets.mixture import Mixture
 from erjepa.datasets.paired import PairedDataset, paired_dataset
@@ -31,6 +31,7 @@ __all__ = [
     "dataset_name",
     "hold_out",
     "load_records",
+    "numbered",
     "origin_labels",
     "paired_dataset",
     "predictor_token_ids",

@@ -1,7 +1,7 @@
 """Building of the datasets of a config, and their names."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from inspect import signature
 from operator import add
@@ -70,6 +70,14 @@ def dataset_name(dataset: Component) -> str:
     ]
     name = str(source or dataset.name)
     return f"{name}({', '.join(values)})" if values else name
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return the names of datasets, repeated ones with their numbers: ``a``, ``b (1)``, ``b (2)``."""
+    return [
+        f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
+        for i, name in enumerate(names)
+    ]
 
 
 def origin_labels(names: Iterable[str]) -> list[str]:

@@ -409,7 +409,7 @@ def test_a_file_that_is_written_anew_is_another_dataset(base, data, first, tmp_p
         base, data, tmp_path / "third", continue_from=tmp_path / "second", **LM
     )
     (said,) = at_start(cfg, 1, lambda recipe: inherited_summary(recipe._memory, 8)[:1])
-    assert said == f"24 of {data}, 24 of {data} in memory"
+    assert said == f"24 of {data} (1), 24 of {data} (2) in memory"
 
 
 def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):

@@ -157,7 +157,11 @@ def _forget(arguments: Sequence[str]) -> None:
     by.add_argument(
         "--ids", type=int, nargs="+", metavar="N", help="example ids, as in --csv"
     )
-    by.add_argument("--source", metavar="NAME", help="all pairs of a dataset")
+    by.add_argument(
+        "--source",
+        metavar="NAME",
+        help="all pairs of a dataset, named as by erjepa memory",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="show the pairs, and delete nothing"
     )

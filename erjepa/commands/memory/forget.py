@@ -32,7 +32,9 @@ class Choice:
 
     match: str | None = None  # text that their source or target contains
     ids: Sequence[int] | None = None  # of examples in the memory
-    source: str | None = None  # name of a dataset: all its pairs
+    source: str | None = (
+        None  # name of a dataset, numbered if it repeats: all its pairs
+    )
 
 
 def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
@@ -40,7 +42,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
 
     Raises:
         FileNotFoundError: if the run has no memory.
-        ValueError: if a memory is damaged, its texts are missing, or no dataset has the name.
+        ValueError: if a memory is damaged, its texts are missing, or not one dataset has the name.
     """
     if (run / PROGRESS).exists():
         raise ValueError(
@@ -114,15 +116,39 @@ def _find(
         )
         chosen = slots.example[in_source | in_target]
     elif choice.source is not None:
-        names = dict.fromkeys(name for m in memories for name in m.about.origins)
-        if choice.source not in names:
-            raise ValueError(
-                f"--source {choice.source}: the datasets are {', '.join(names)}"
-            )
-        chosen = examples[examples.map(memories[-1].origin) == choice.source]
+        origins = examples.map(memories[-1].origin)
+        _require_one(choice.source, memories, origins)
+        chosen = examples[origins == choice.source]
     else:
         chosen = examples[examples.isin(choice.ids)]
     return memories, slots[slots.example.isin(chosen)], sorted(set(chosen))
+
+
+def _require_one(
+    source: str, memories: Sequence[StoredMemory], origins: pd.Series
+) -> None:
+    """Raise ValueError if ``source`` is not one dataset: none has this name, or several.
+
+    Args:
+        origins: the dataset of each example.
+    """
+    names = {
+        origin: name
+        for stored in memories
+        for origin, name in zip(stored.origins, stored.about.origins, strict=True)
+    }
+    if source in names:
+        return
+    counts = [
+        f"{origin} ({counted(int((origins == origin).sum()), 'pair')})"
+        for origin, name in names.items()
+        if name == source
+    ]
+    if counts:
+        raise ValueError(
+            f"--source {source} is ambiguous; give the number of one: {', '.join(counts)}"
+        )
+    raise ValueError(f"--source {source}: the datasets are {', '.join(names)}")
 
 
 def _not_found(run: Path, choice: Choice, ids: list[int]) -> list[str]:

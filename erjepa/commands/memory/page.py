@@ -33,7 +33,7 @@ def page(memory: Contents) -> str:
     if all(map(str.startswith, rows["where"], rows.origin)):
         rows = rows.drop(columns="origin")
     rows = rows.loc[:, (rows != "").any()]
-    counts = memory.slots.groupby("origin", sort=False).size()
+    counts = memory.slots.sort_values("example").groupby("origin", sort=False).size()
     origins = ", ".join(f"{count} of {name}" for name, count in counts.items())
     folder = memory.stored.folder.resolve().parent
     data = {

@@ -33,7 +33,7 @@ def read_slots(stored: StoredMemory) -> pd.DataFrame:
     """Read all slots of a memory, one row each.
 
     Columns: ``slot``, ``example`` (its id in the memory), ``origin`` (the dataset it is from),
-    ``where`` (file and line, if known), ``source``, ``target``, ``score`` (running error) and
+    ``where`` (file and line, if known; the file numbered as the origin is), ``source``, ``target``, ``score`` (running error) and
     ``replay_count``.
 
     Raises:
@@ -43,11 +43,15 @@ def read_slots(stored: StoredMemory) -> pd.DataFrame:
     # Objects, since Arrow's strings hold no lone surrogates.
     columns = ["where", "source", "target"]
     texts = pd.DataFrame(_texts(stored), columns=columns, dtype=object)
+    ids = tensors["example_ids"].tolist()
+    texts["where"] = [
+        _numbered(stored, *place) for place in zip(ids, texts["where"], strict=True)
+    ]
     return pd.DataFrame(
         {
             "slot": range(len(stored)),
             "example": tensors["example_ids"].numpy(),
-            "origin": [stored.origin(i) for i in tensors["example_ids"].tolist()],
+            "origin": [stored.origin(i) for i in ids],
             **texts,
             "score": tensors["scores"].double().numpy(),
             "replay_count": tensors["replay_counts"].numpy(),
@@ -84,6 +88,14 @@ def _texts(stored: StoredMemory) -> list[_Texts]:
                     "see the tokens decoded"
                 )
     return [texts for _, texts in lines]
+
+
+def _numbered(stored: StoredMemory, example_id: int, where: str) -> str:
+    """Return file and line of an example, with the number of its dataset if the name repeats."""
+    name, origin = stored.dataset_name(example_id), stored.origin(example_id)
+    if where.startswith(origin) or not where.startswith(name):
+        return where
+    return origin + where.removeprefix(name)
 
 
 def pair_line(slot: Any) -> str:

@@ -19,7 +19,7 @@ def summary(memory: Contents, top: int) -> list[str]:
     also = f", and {counted(reserved, 'slot')} for inherited pairs" * bool(reserved)
     held = counted(len(slots), "pair")
     lines = [f"{stored.folder} holds {held}; its capacity is {capacity:,}{also}.", ""]
-    for origin, own in slots.groupby("origin", sort=False):
+    for origin, own in slots.sort_values("example").groupby("origin", sort=False):
         lines.append(
             f"{len(own):>8} from {one_line(origin)}: mean score "
             f"{own.score.mean():.4f}, {own.replay_count.mean():.2f} replays each"

@@ -259,11 +259,14 @@ def open_on_all(path: Path, key: str) -> StoredMemory:
 
 
 def _keys(part: _Part) -> list[tuple]:
-    """Return the origin and the tokens of each fitting pair of a memory."""
+    """Return the dataset's name and the tokens of each fitting pair of a memory."""
     stored, slots = part.stored, part.slots.tolist()
     ids, pairs = stored.tensors["example_ids"], stored.pairs
     return [
-        (stored.origin(int(ids[slot])), *(s.tobytes() for s in pairs[slot].segments))
+        (
+            stored.dataset_name(int(ids[slot])),
+            *(s.tobytes() for s in pairs[slot].segments),
+        )
         for slot in slots
     ]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config
+from erjepa.datasets import numbered
 from erjepa.replay.retention import origins
 from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.memory import RunMemory
@@ -34,7 +35,7 @@ def inherited_summary(memory: RunMemory, pairs: int) -> list[str]:
     """
     if memory.replay is None or not (counts := _inherited(memory)):
         return []
-    settings, names = memory.settings, memory.origins.inherited
+    settings, names = memory.settings, numbered(memory.origins.inherited)
     of_each = ", ".join(f"{n:,} of {names[at]}" for at, n in counts.items())
     stored = f"{of_each} in memory"
     if memory.earlier is not None and (left_out := memory.earlier.left_out):

@@ -142,6 +142,25 @@ def test_deleted_pairs_were_never_offered(tmp_path, stored, chosen, seen):
     assert open_memory(tmp_path).about.state.memory.seen == seen
 
 
+def test_datasets_of_one_name_are_forgotten_separately(tmp_path, capsys, monkeypatch):
+    """Such as those of a file that is overwritten for each run."""
+    monkeypatch.setitem(ABOUT, "origins", ["f", "f"])
+    write_checkpoint(tmp_path / "epoch_0", EXAMPLES, "none")
+    before = contents(tmp_path)
+    with pytest.raises(SystemExit):
+        forget(tmp_path, "--source", "f")
+    said = capsys.readouterr().err
+    assert "--source f is ambiguous; " in said and "f (1) (1 pair), f (2) (4 " in said
+    assert contents(tmp_path) == before
+    forget(tmp_path, "--source", "f (1)", "--dry-run")
+    shown = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert shown[1:] == [f"f (1):0: {text(OLD + 3)} -> a"]
+    forget(tmp_path, "--source", "f (1)")
+    assert [*read_slots(open_memory(tmp_path)).example] == EXAMPLES[1:]
+    forget(tmp_path, "--source", "f (2)")
+    assert read_slots(open_memory(tmp_path)).empty
+
+
 def test_the_log_has_no_text(run, capsys):
     forget(run, "--match", "of Ann")
     forget(run, "--match", "of Ann")  # nothing is left to log

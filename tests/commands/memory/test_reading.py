@@ -78,6 +78,24 @@ def test_without_texts_tokens_are_shown(tmp_path):
     assert [*slots["where"]] == ["old[3]", *(f"new[{i}]" for i in range(4))]
 
 
+def test_datasets_of_one_name_are_numbered(tmp_path, capsys):
+    about = write_run(tmp_path) / "epoch_0" / "memory" / "memory.json"
+    written = json.loads(about.read_text()) | {"origins": ["f", "f"]}
+    about.write_text(json.dumps(written))
+    slots = read_slots(open_memory(tmp_path))
+    assert [*slots.origin] == ["f (1)", *["f (2)"] * 4]
+    assert [*slots["where"]] == ["f (1):0", *(f"f (2):{i}" for i in range(1, 5))]
+    slots_of_both = read_contents(tmp_path)
+    slots_of_both.slots = slots_of_both.slots[::-1]  # the oldest is still the first
+    lines = summary(slots_of_both, 5)
+    assert [line.split(":")[0].strip() for line in lines[2:4]] == [
+        *("1 from f (1)", "4 from f (2)")
+    ]
+    assert '"about": "5 pairs: 1 of f (1), 4 of f (2)"' in page(slots_of_both)
+    (about.parent / "texts.jsonl").unlink()
+    assert read_slots(open_memory(tmp_path))["where"][0] == "f (1)[3]"
+
+
 @pytest.mark.parametrize("address", ["dense", "sparse"])
 def test_neighbors(tmp_path, address):
     table, addresses = address_table(open_memory(write_run(tmp_path, address)))

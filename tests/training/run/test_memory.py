@@ -394,7 +394,7 @@ def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     memory = memory_of(**keys, replay__init_addresses="recomputed")
     start(memory)
     checkpoint = saved(memory, tmp_path)
-    forget(tmp_path, Choice(source="a.jsonl"))
+    forget(tmp_path, Choice(source="a.jsonl (1)"))
     resumed = memory_of(**keys, resume=True)
     resume(resumed, checkpoint, step=1, offered=2)
     assert resumed.share == 0.25 and inherited_summary(resumed, 8) == []
