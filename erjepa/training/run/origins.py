@@ -42,17 +42,19 @@ class Origins:
     ) -> dict[str, Tensor | int]:
         """Return the metrics of each dataset, if the run or its memory has several: losses of new
         pairs, and ``replayed_NAME``, the number of replayed pairs.
+
+        Inherited datasets come first in the labels, so that later runs, which inherit these and
+        more, give each the same label.
         """
-        labels = _labels((*self.names, *self.inherited))
         metrics: dict[str, Tensor | int] = {}
         if len(self.names) > 1:
-            parts = self._of(new.example_ids)
-            metrics |= losses_by_origin(new.lm, new.labels, new.jepa, parts, labels)
+            parts, names = self._of(new.example_ids), _labels((*self.names,))
+            metrics |= losses_by_origin(new.lm, new.labels, new.jepa, parts, names)
+        labels = _labels((*self.inherited, *self.names))
         if replayed is not None and len(labels) > 1:
             counts = dict.fromkeys(labels, 0)
             for origin in origins(replayed.example_ids).tolist():
-                # Negative origins index inherited datasets from the end of the list.
-                counts[labels[origin]] += 1
+                counts[labels[len(self.inherited) + origin]] += 1
             metrics |= {f"replayed_{label}": count for label, count in counts.items()}
         return metrics
 

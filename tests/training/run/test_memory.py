@@ -208,6 +208,23 @@ def test_examples_of_several_datasets_have_ids_of_their_own(memory_of):
     assert memory_of().origins.metrics(outcome(3), outcome(1)) == {}
 
 
+def test_a_dataset_keeps_its_label_in_later_runs(memory_of):
+    """Whatever the names of the datasets of these."""
+    earlier = ["jan/a.jsonl", "feb/b.jsonl"]
+    for count, labels in ((1, ("a", "a_2")), (2, ("a", "b", "a_2"))):
+        memory = memory_of()
+        memory.origins.inherited = earlier[:count]
+        replayed = outcome(*(origin << 32 for origin in range(-count, 1)), -1 << 32)
+        counts = [1] * (count - 1) + [2, 1]
+        expected = {f"replayed_{at}": n for at, n in zip(labels, counts, strict=True)}
+        assert memory.origins.metrics(outcome(3), replayed) == expected
+    memory = memory_of(TwoDatasets())
+    memory.origins.inherited = earlier
+    metrics = memory.origins.metrics(outcome(3, 7), outcome(3))
+    assert metrics["replayed_a_2"] == 1
+    assert {"lm_loss_a", "lm_loss_b"} < metrics.keys()  # as in validation
+
+
 def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
     memory = memory_of(log_example_errors=True, replay__score="lm")
     memory.start(passes=None)
