@@ -98,6 +98,12 @@ def _numbered(stored: StoredMemory, example_id: int, where: str) -> str:
     return origin + where.removeprefix(name)
 
 
+def has_unverified_texts(stored: StoredMemory) -> bool:
+    """Return whether the texts are compared with neither a manifest nor the decoded tokens."""
+    is_compared = stored.has_manifest or config_of_run(stored.folder) is not None
+    return stored.texts is not None and not is_compared
+
+
 def pair_line(slot: Any) -> str:
     """Return file and line, source and target of a row of :func:`read_slots`, shortened."""
     source, target = one_line(slot.source, _WIDTH), one_line(slot.target, _WIDTH)

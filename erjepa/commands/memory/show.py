@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 
-from erjepa.commands.memory.reading import address_table, nearest, pair_line
+from erjepa.checkpoints.memory_file import TEXTS
+from erjepa.commands.memory.reading import (
+    address_table,
+    has_unverified_texts,
+    nearest,
+    pair_line,
+)
 from erjepa.commands.memory.trajectories import Contents
 from erjepa.utils.escape import counted, csv_cell, one_line
+from erjepa.utils.files import CONFIG
 
 
 def summary(memory: Contents, top: int) -> list[str]:
@@ -19,6 +26,12 @@ def summary(memory: Contents, top: int) -> list[str]:
     also = f", and {counted(reserved, 'slot')} for inherited pairs" * bool(reserved)
     held = counted(len(slots), "pair")
     lines = [f"{stored.folder} holds {held}; its capacity is {capacity:,}{also}.", ""]
+    if has_unverified_texts(stored):
+        lines.insert(
+            1,
+            f"The texts of {TEXTS} are not verified: there is no manifest, and no {CONFIG} that "
+            "names the tokenizer. Training uses the tokens.",
+        )
     for origin, own in slots.sort_values("example").groupby("origin", sort=False):
         lines.append(
             f"{len(own):>8} from {one_line(origin)}: mean score "

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
+from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
@@ -71,6 +72,22 @@ def test_slots_are_read(tmp_path):
     assert slots.target[3] == "</script><b>" and slots["where"][3] == "f:3"
 
 
+def test_texts_that_nothing_verifies_are_marked(tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(write_run(tmp_path / "run") / "epoch_0" / "memory", copy)
+
+    def second_line():
+        return summary(read_contents(copy), 5)[1]
+
+    assert second_line().startswith("The texts of texts.jsonl are not verified: ")
+    assert second_line().endswith("Training uses the tokens.")
+    (copy / "texts.jsonl").unlink()
+    assert second_line() == ""
+    run = tmp_path / "run"
+    write_manifest(run / "epoch_0")
+    assert summary(read_contents(run), 5)[1] == ""
+
+
 def test_without_texts_tokens_are_shown(tmp_path):
     (write_run(tmp_path) / "epoch_0" / "memory" / "texts.jsonl").unlink()
     slots = read_slots(open_memory(tmp_path))
@@ -88,7 +105,7 @@ def test_datasets_of_one_name_are_numbered(tmp_path, capsys):
     slots_of_both = read_contents(tmp_path)
     slots_of_both.slots = slots_of_both.slots[::-1]  # the oldest is still the first
     lines = summary(slots_of_both, 5)
-    assert [line.split(":")[0].strip() for line in lines[2:4]] == [
+    assert [line.split(":")[0].strip() for line in lines[3:5]] == [
         *("1 from f (1)", "4 from f (2)")
     ]
     assert '"about": "5 pairs: 1 of f (1), 4 of f (2)"' in page(slots_of_both)
