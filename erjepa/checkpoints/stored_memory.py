@@ -111,6 +111,12 @@ class StoredMemory:
         return "address_values" in self.tensors
 
     @property
+    def replay_settings(self) -> dict[str, Any]:
+        """The section ``replay`` of the run that wrote it; empty if ``erjepa memory create`` did."""
+        is_of_run = "steps_without" in self._about
+        return self._about["replay"] if is_of_run else {}
+
+    @property
     def texts(self) -> BufferedReader | None:
         """The open ``texts.jsonl``, at its start; ``None`` if there is none."""
         if (file := self._files.get(TEXTS)) is not None:

@@ -223,6 +223,15 @@ def test_without_an_earlier_average_a_run_begins_one(
     assert (len(seen), count) == (2, 1)
 
 
+def test_an_average_that_is_not_continued_is_named(base, data, tmp_path, carried):
+    train(config(base, data, tmp_path / "first", stop__steps=1))
+    first = tmp_path / "first" / "epoch_0_step_1"
+    own = {"init_from": first, "stop__steps": 1, "ema_decay": "null"}
+    (said,) = train(config(base, data, tmp_path, **own), 1, lambda _: carried)
+    expected = [f"weights of {first}", "their average not continued, as ema_decay=null"]
+    assert said == expected
+
+
 def test_merged_and_peft_compute_what_they_do(base, data, tmp_path):
     train(config(base, data, tmp_path, stop__steps=3, optimizer__lr=3e-2))
     path = tmp_path / "epoch_0_step_3"

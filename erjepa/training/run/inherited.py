@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,6 +70,12 @@ class InheritedMemories:
             own = torch.tensor([places.setdefault(key, len(places)) for key in keys])
             self._parts.append(_Part(stored, own, torch.arange(len(stored))))
         self.origins = [name for name, _ in places]
+
+    @property
+    def replay_settings(self) -> dict[str, dict[str, Any]]:
+        """The sections ``replay`` of the earlier runs, by the paths in ``replay.init_from``."""
+        sections = (part.stored.replay_settings for part in self._parts)
+        return dict(zip(self._settings.start_from, sections, strict=True))
 
     def __len__(self) -> int:
         """Number of slots that the run keeps."""

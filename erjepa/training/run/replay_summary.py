@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config
@@ -46,6 +48,23 @@ def inherited_summary(memory: RunMemory, pairs: int) -> list[str]:
     return [stored, replayed]
 
 
+def changed_settings(memory: RunMemory) -> str:
+    """Describe the replay settings in which a new run differs from the runs whose memories it
+    inherits; empty if there are none.
+    """
+    earlier = {} if memory.earlier is None else memory.earlier.replay_settings
+    changes = []
+    for key, value in asdict(memory.settings).items():
+        others = [
+            f"{_as_yaml(settings[key])} in {run}"
+            for run, settings in earlier.items()
+            if not key.startswith("init_") and settings.get(key, value) != value
+        ]
+        if others:
+            changes.append(f"replay.{key}={_as_yaml(value)} ({', '.join(others)})")
+    return ", ".join(changes)
+
+
 def forgetting_warnings(cfg: Config, memory: RunMemory, num_new: int) -> Iterator[str]:
     """Yield warnings about settings with which a new run forgets what earlier runs learned.
 
@@ -84,6 +103,10 @@ def forgetting_warnings(cfg: Config, memory: RunMemory, num_new: int) -> Iterato
             f"{num_new} new pairs, and replay.retention=score evicts those with the smallest "
             "errors, inherited ones first; replay.retention=balanced keeps as many of each."
         )
+
+
+def _as_yaml(value: Any) -> Any:
+    return "null" if value is None else value
 
 
 def _inherited(memory: RunMemory) -> Counter[int]:

@@ -37,7 +37,7 @@ from erjepa.training.run.earlier_weights import (
 )
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.steps import TrainingPairs
-from erjepa.utils.files import write_whole
+from erjepa.utils.files import EMA, write_whole
 
 log = utils.get_logger("INFO")
 
@@ -232,6 +232,8 @@ def load_start(
         if cfg.ema_decay is not None:
             averaged, description = load_averages(source, cfg, model.decoder)
             carried.append(description)
+        elif (source / EMA).is_dir():
+            carried.append("their average not continued, as ema_decay=null")
     base = load_base(cfg, checkpointer, model.decoder)
     current["base model"] = digest = digest_of_weights(base)
     # Ranks quantize their own copies of the weights.

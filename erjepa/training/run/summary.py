@@ -13,6 +13,7 @@ from erjepa.configs import Config
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.replay_summary import (
+    changed_settings,
     forgetting_warnings,
     inherited_summary,
     replay_summary,
@@ -48,6 +49,7 @@ def log_summary(
     ranks = dist.get_world_size()
     of_step = pairs.sampler.examples_per_step
     carried = [*carried, *inherited_summary(memory, of_step)]
+    changed = changed_settings(memory)
     stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
     method, objective = method_of(values)
     lr, warmup = cfg.optimizer.get("lr"), cfg.lr_scheduler.get("num_warmup_steps")
@@ -70,6 +72,7 @@ def log_summary(
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
+        **({"changed": changed} if changed else {}),
         "replay": replay_summary(memory, of_step),
         "optimizer": f"{cfg.optimizer.name}, lr {'by default' if lr is None else lr}{after}",
         "devices": f"{ranks} x {kind_of_device}",

@@ -19,6 +19,7 @@ from erjepa.training.model import distributed
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.replay_summary import (
+    changed_settings,
     forgetting_warnings,
     inherited_summary,
     replay_summary,
@@ -380,6 +381,30 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
     draw = step(memory, 1, outcome(*range(8)))
     assert set(draw.example_ids) <= set(slots.example_ids[:5].tolist())
     assert len(memory.replay) == 5 + 7  # the new ones evict each other alone
+
+
+def test_settings_that_differ_from_the_earlier_runs_are_named(memory_of, tmp_path):
+    settings = {"replay__capacity": 60, "replay__retention": "stratified"}
+    runs = [tmp_path / "first", tmp_path / "second"]
+    for run, more in zip(runs, ({}, {"replay__budget": 3}), strict=True):
+        run.mkdir()
+        memory = memory_of(**settings, **more)
+        assert changed_settings(memory) == ""
+        start(memory)
+        saved(memory, run)
+    keys = {"replay__init_from": runs[0], "replay__init_addresses": "recomputed"}
+    assert changed_settings(memory_of(**settings, **keys)) == ""
+    assert changed_settings(memory_of(**keys, replay__retention="stratified")) == (
+        f"replay.capacity=10000 (60 in {runs[0]})"
+    )
+    keys["replay__init_from"] = f"[{runs[0]},{runs[1]}]"
+    assert changed_settings(memory_of(**keys, replay__capacity=60)) == (
+        f"replay.budget=null (3 in {runs[1]}), "
+        f"replay.retention=score (stratified in {runs[0]}, stratified in {runs[1]})"
+    )
+    # A memory that was made without a run has no settings of one.
+    keys["replay__init_from"] = write_run(tmp_path / "made", "epoch_0")
+    assert changed_settings(memory_of(**keys, replay__capacity=7)) == ""
 
 
 @pytest.mark.parametrize("draw_from", ["inherited", "all"])

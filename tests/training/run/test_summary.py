@@ -27,6 +27,8 @@ def said(monkeypatch, caplog):
         sampler = SimpleNamespace(num_examples=7900, examples_per_step=of_step)
         inherited = ["3 of b"] * n
         monkeypatch.setattr(summary, "inherited_summary", lambda *_: inherited)
+        changed = "replay.capacity=9 (8 in a)" * n
+        monkeypatch.setattr(summary, "changed_settings", lambda _: changed)
         of_new = None if steps else lambda *_: []  # a resumed run does not ask
         monkeypatch.setattr(summary, "forgetting_warnings", of_new)
         for _ in range(steps):
@@ -92,6 +94,7 @@ def test_of_other_settings(said):
     assert lines["stop"] == "flops 100, steps 90"
     assert lines["objective"] == "SFT: next-token loss (weight 1.0)"
     assert lines["carried"] == "weights of a/epoch_0; 3 of b"
+    assert lines["changed"] == "replay.capacity=9 (8 in a)"
 
 
 @pytest.mark.parametrize("start", [None, "a"])
