@@ -29,7 +29,8 @@ _FORGET = """Delete pairs from every memory of a run.
 A pair is deleted from the slots and the texts of all checkpoints and from example_errors.csv;
 manifests are updated, so the run can still be resumed. forgotten.jsonl in RUN records what was
 deleted and by which option, without any text. The weights, the data file, evaluations and other
-runs that inherited the memory are not changed: see docs/memory.md.
+runs that inherited the memory are not changed: see docs/memory.md. The commands for those beside
+RUN are printed.
 
 If the command is killed, run it again: it resumes.
 """

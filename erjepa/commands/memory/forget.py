@@ -1,7 +1,9 @@
 """Delete pairs from every memory of a run; see ``erjepa memory forget --help``."""
 
+import contextlib
 import hashlib
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from erjepa.checkpoints.manifest import DELETIONS, MANIFEST, PENDING, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import pair_line, read_slots, texts_of
+from erjepa.configs import merged
 from erjepa.utils.escape import counted
-from erjepa.utils.files import PREDICTIONS, write_whole
+from erjepa.utils.files import CONFIG, PREDICTIONS, write_whole
 from erjepa.utils.jsonl import to_jsonl
 
 _ASIDE = ".forgetting"  # in a checkpoint: new files that are being written
@@ -80,7 +83,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             f"Not searched: {counted(scored, 'file')} of scored pairs, with their texts, "
             f"in {run / 'evaluation'}."
         )
-    return [*lines, *_not_found(run, choice, ids)]
+    return [*lines, *_not_found(run, choice, ids), *_next_commands(run, choice)]
 
 
 def _folders(run: Path) -> list[Path]:
@@ -162,6 +165,28 @@ def _not_found(run: Path, choice: Choice, ids: list[int]) -> list[str]:
         numbers = ", ".join(map(str, sorted(missing)))
         return [f"No pair in {run} has the number {numbers} (column example of --csv)."]
     return []
+
+
+def _next_commands(run: Path, choice: Choice) -> list[str]:
+    """Return the commands for the runs beside ``run`` whose memories start with one of its."""
+    run = run.absolute()
+    options = ["--match", choice.match or "TEXT"]  # ids are numbers of one run
+    if choice.source is not None:
+        options = ["--source", choice.source]
+    commands = []
+    for config in sorted(run.parent.glob(f"*/{CONFIG}")):
+        starts: Any = None
+        with contextlib.suppress(ValueError, OSError):
+            starts = (merged(str(config)).get("replay") or {}).get("init_from")
+        starts = starts if isinstance(starts, list) else [starts or ""]
+        if any(run.name in Path(path).parts for path in starts):
+            if _folders(config.parent):
+                command = ["erjepa", "memory", "forget", str(config.parent), *options]
+                commands.append(f"  {shlex.join(command)}")
+    said = (
+        f"These runs started with a memory of {run.name}; delete the pairs there, too:"
+    )
+    return [said, *commands] if commands else []
 
 
 def _log(path: Path, ids: list[int], choice: Choice) -> None:

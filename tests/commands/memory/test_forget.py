@@ -184,6 +184,36 @@ def test_scored_pairs_are_not_searched(run, capsys):
     assert said in capsys.readouterr().out.splitlines()
 
 
+def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys):
+    starts = {
+        "by_name": "run",
+        "one_of_many": f"[elsewhere, {run}/epoch_1]",
+        "without_a_memory": "run",
+        "of_another": "runs/other",
+        "of_none": "null",
+    }
+    for name, start in starts.items():
+        if name != "without_a_memory":
+            write_checkpoint(tmp_path / name / "epoch_0", EXAMPLES)
+        config = tmp_path / name / "torchtune_config.yaml"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(f"replay:\n  init_from: {start}\n")
+    (tmp_path / "of_none" / "torchtune_config.yaml").write_text("replay: [")
+    for options, given in (
+        (["--match", "of Ann"], "--match 'of Ann'"),
+        (["--source", "new"], "--source new"),
+        (["--ids", "0"], "--match TEXT"),
+    ):
+        forget(run, *options, "--dry-run")
+        assert "These runs" not in capsys.readouterr().out
+        forget(run, *options)
+        said = capsys.readouterr().out.splitlines()
+        assert said[said.index(next(s for s in said if "These runs" in s)) + 1 :] == [
+            f"  erjepa memory forget {tmp_path}/{name} {given}"
+            for name in ("by_name", "one_of_many")
+        ]
+
+
 def test_numbers_of_no_pair_are_named(run, capsys):
     absent = f"No pair in {run} has the number 98, 99 (column example of --csv).\n"
     forget(run, "--ids", 99, 98)
