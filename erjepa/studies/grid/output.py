@@ -9,9 +9,10 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,13 +22,13 @@ import torch
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import digest_of_file
+from erjepa.checkpoints.lock import is_locked
 from erjepa.configs import components
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
-from erjepa.studies.grid.cells import Cell, cells, scored_as, scores_merged
+from erjepa.studies.grid.cells import Cell, cell_name, cells, scored_as, scores_merged
 from erjepa.studies.grid.config import entry_of, load_run
 from erjepa.studies.results import Result, Weights, read_results
 from erjepa.studies.training_log import read_training_log
-from erjepa.utils.checked import leaves
 from erjepa.utils.files import EXPERIMENT, PREDICTIONS, RESULTS, write_whole
 from erjepa.utils.jsonl import to_jsonl
 from erjepa.utils.summary import read_summary
@@ -41,7 +42,8 @@ _NOT_KEPT = re.compile(r".*per_second|peak_memory_|total_")
 _LAST_STEPS = 50
 # Keys that may differ when an experiment is started again.
 _FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
-_MAY_GROW = ("seeds", "datasets", "methods")
+# Parts of a record that a grid which is started again compares.
+_STARTED = ("config", "recipe_configs", "data_files")
 
 
 def gather_results(output_dir: Path, cells: Sequence[Cell]) -> dict[str, list[Result]]:
@@ -170,57 +172,121 @@ def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:
 def record_experiment(output_dir: Path, experiment: Experiment) -> None:
     """Write ``experiment.json``, after checking that it continues the recorded experiment.
 
-    Seeds, methods and, outside a sequence, datasets may be added to a recorded experiment.
+    Seeds, methods and, outside a sequence, datasets may be added to a recorded experiment. Those of
+    which no cell has begun may change or be left out; if no cell has begun, everything may change.
 
     Raises:
         ValueError: naming the key or file, if the folder holds a different experiment, or a config
             of the recipe or a file of the datasets has changed.
     """
-    path, recipe_configs = output_dir / EXPERIMENT, _recipe_configs(experiment)
-    data_files = _data_files(experiment)
+    path = output_dir / EXPERIMENT
+    record = asdict(_record(experiment))
     if path.exists():
         started = read_record(output_dir)
-        for name, values in started.recipe_configs.items():
-            _require_unchanged(path, name, values, recipe_configs.get(name, values))
-        for file, digest in started.data_files.items():
-            if (now := data_files.get(file, digest)) != digest:
-                raise ValueError(
-                    f"{path} was started with another {file} ({digest}; now {now}). Restore it, "
-                    "or choose another output_dir."
-                )
-        before, config = asdict(started.config), asdict(experiment)
-        if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
+        if begun := _begun(output_dir, started.config):
+            _require_continued(path, started, experiment, begun)
+        before = asdict(started)
+        # As texts, which compare the order of entries too: tables have it.
+        if all(json.dumps(before[key]) == json.dumps(record[key]) for key in _STARTED):
+            return
+    write_whole(path, json.dumps(record, indent=2) + "\n")
+
+
+def _begun(output_dir: Path, experiment: Experiment) -> list[tuple[str, str, int]]:
+    """Return dataset, method and seed of each cell that is running, or has results, predictions or
+    a checkpoint to resume from.
+    """
+    have_results = {line.cell for line in read_results(output_dir)}
+
+    def has_begun(name: str) -> bool:
+        folder = output_dir / CELLS / name
+        return (
+            name in have_results
+            or (folder / RESULTS).exists()
+            or bool(checkpoint.resumable_checkpoints(folder))
+            or any(folder.glob("**/evaluation"))
+            or is_locked(output_dir / LOCKS / name)
+        )
+
+    entries = product(experiment.datasets, experiment.methods, experiment.seeds)
+    return [entry for entry in entries if has_begun(cell_name(*entry))]
+
+
+def _require_continued(
+    path: Path,
+    started: Record,
+    experiment: Experiment,
+    begun: Collection[tuple[str, str, int]],
+) -> None:
+    """Raise ValueError if something has changed on which one of the begun cells depends."""
+    before, config = asdict(started.config), asdict(experiment)
+    datasets, methods, seeds = (set(names) for names in zip(*begun, strict=True))
+    if config["continual"]:
+        datasets = {*config["datasets"], *config["also_scored"]}
+        if list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was started with the sequence of datasets "
                 f"{', '.join(before['datasets'])}, not {', '.join(config['datasets'])}. "
                 "What a run starts from, and is scored on, depends on it; choose another "
                 "output_dir."
             )
-        for key in config:
-            if key not in _FREE and not _continues(key, before[key], config[key]):
-                raise ValueError(
-                    f"{path} was started with {key}={json.dumps(before[key])}, not "
-                    f"{json.dumps(config[key])}. An experiment may gain seeds, datasets "
-                    "and methods; for anything else choose another output_dir."
-                )
-        if json.dumps(before) == json.dumps(config):  # in this order, which tables have
-            return
-    record = asdict(_record(experiment, recipe_configs, data_files))
-    write_whole(path, json.dumps(record, indent=2) + "\n")
+    for values in before, config:
+        values["seeds"] = sorted(seeds.intersection(values["seeds"]))
+        for key, names in (("datasets", datasets), ("methods", methods)):
+            values[key] = {k: v for k, v in values[key].items() if k in names}
+    for key in config:
+        if key not in _FREE and (found := _difference(key, before[key], config[key])):
+            place, then, now = found
+            raise ValueError(
+                f"{path} was started with {place}={then}, not {now}. An experiment may gain "
+                "seeds, datasets and methods; for anything else choose another output_dir."
+            )
+    for name, values in _recipe_configs(experiment, datasets).items():
+        if found := _difference(name, started.recipe_configs.get(name, values), values):
+            place, then, now = found
+            raise ValueError(
+                f"{path} was started with {place.removeprefix(f'{name}.')}={then} in the config "
+                f"{name}, which now has {now}. Restore it, or choose another output_dir."
+            )
+    names_of_cells = [cell_name(*entry) for entry in begun]
+    ran = [cell for cell in cells(experiment) if cell.name in names_of_cells]
+    for file, digest in _data_files(experiment, ran).items():
+        if (then := started.data_files.get(file, digest)) != digest:
+            raise ValueError(
+                f"{path} was started with another {file} ({then}; now {digest}). Restore it, "
+                "or choose another output_dir."
+            )
 
 
-def _recipe_configs(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """Return the content of the configs of all datasets, with that of their ``defaults``."""
-    names = {**experiment.datasets, **experiment.also_scored}
-    configs = {entry_of(experiment, name)[0] for name in names}
+def _difference(key: str, started: Any, given: Any) -> tuple[str, str, str] | None:
+    """Return the first key that differs, dotted, and its values as text; ``None`` if none does."""
+    if isinstance(started, Mapping) and isinstance(given, Mapping):
+        below = (
+            _difference(f"{key}.{name}", started.get(name, ...), given.get(name, ...))
+            for name in {**started, **given}
+        )
+        return next(filter(None, below), None)
+    if started == given:
+        return None
+    then, now = (
+        "(unset)" if value is ... else json.dumps(value) for value in (started, given)
+    )
+    return key, then, now
+
+
+def _recipe_configs(
+    experiment: Experiment, datasets: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the content of the configs of datasets, with that of their ``defaults``."""
+    configs = {entry_of(experiment, name)[0] for name in datasets}
     return {name: erjepa.configs.merged(name) for name in sorted(configs)}
 
 
-def _data_files(experiment: Experiment) -> dict[str, str]:
-    """Return the digests of the local files that are the ``source`` of a dataset, or of its split
-    in a folder, by path.
+def _data_files(experiment: Experiment, ran: Iterable[Cell]) -> dict[str, str]:
+    """Return the digests of the local files that are the ``source`` of a dataset of some cells, or
+    of its split in a folder, by path.
     """
-    scored = (one for cell in cells(experiment) for one in scored_as(experiment, cell))
+    scored = (one for cell in ran for one in scored_as(experiment, cell))
     runs = [load_run(one.config, one.overrides) for one in scored]
     sections = [section for run in runs for section in (run.dataset, run.eval_dataset)]
     files: set[Path] = set()
@@ -233,33 +299,7 @@ def _data_files(experiment: Experiment) -> dict[str, str]:
     return {str(f): digest_of_file(f) for f in sorted(files) if f.is_file()}
 
 
-def _require_unchanged(
-    path: Path, name: str, started: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
-    before, after = dict(leaves(name, started)), dict(leaves(name, now))
-    for key in (*before, *after):
-        if before.get(key) != after.get(key):
-            of = key.removeprefix(f"{name}.")
-            raise ValueError(
-                f"{path} was started with {of}={json.dumps(before.get(key))} in the config "
-                f"{name}, which now has {json.dumps(after.get(key))}. Restore it, or choose "
-                "another output_dir."
-            )
-
-
-def _continues(key: str, started: Any, given: Any) -> bool:
-    if key not in _MAY_GROW or started is None:
-        return started == given
-    if isinstance(given, list):
-        return set(started) <= set(given)
-    return all(name in given and given[name] == started[name] for name in started)
-
-
-def _record(
-    experiment: Experiment,
-    recipe_configs: Mapping[str, Mapping[str, Any]],
-    data_files: Mapping[str, str],
-) -> Record:
+def _record(experiment: Experiment) -> Record:
     packages = ("torch", "torchtune", "torchao", "erjepa")
     versions = {name: version(name) for name in packages}
     gpus = range(torch.cuda.device_count())
@@ -269,8 +309,10 @@ def _record(
         revision=_revision(),
         hardware=Hardware(_cpu(), os.cpu_count(), names),
         config=experiment,
-        recipe_configs=recipe_configs,
-        data_files=data_files,
+        recipe_configs=_recipe_configs(
+            experiment, [*experiment.datasets, *experiment.also_scored]
+        ),
+        data_files=_data_files(experiment, cells(experiment)),
     )
 
 

@@ -185,18 +185,65 @@ def test_an_experiment_may_grow_and_not_change(fake, capsys):
     record = json.loads((fake / "out" / "experiment.json").read_text())
     assert [*record["config"]["methods"]] == ["ER-JEPA", "Matched", "LLM-JEPA"]
     config.write_text(text)
-    for change in (
-        "seeds=[1]",
-        "overrides.epochs=13",
-        "budgets=[40,80]",
-        "methods={LLM-JEPA: {replay.weight: 0}}",
-        "methods={Matched: {}, LLM-JEPA: {}, ER-JEPA: {}}",
-    ):
+    for change, said in {
+        "seeds=[1]": "seeds=[1, 2], not [1].",
+        "overrides.epochs=13": "overrides.epochs=12, not 13.",
+        "overrides.ema_decay=null": "overrides.ema_decay=(unset), not null.",
+        "budgets=[40,80]": "budgets=[45.0, 80.0], not [40.0",
+        "methods={LLM-JEPA: {replay.weight: 0}}": "methods.ER-JEPA={}, not (unset).",
+        "methods={Matched: {}, LLM-JEPA: {}, ER-JEPA: {}}": "methods.Matched.replay.weight=0",
+    }.items():
         with pytest.raises(SystemExit):
             run(fake, change)
-        key = change.partition("=")[0].partition(".")[0]
-        assert f"was started with {key}=" in capsys.readouterr().err
+        assert f"was started with {said}" in capsys.readouterr().err
     assert summary(fake) == EXPECTED
+
+
+def test_what_no_cell_has_begun_may_change(fake, capsys, monkeypatch):
+    """All keys if no cell has begun, then datasets, methods and seeds of failed cells alone."""
+    sft = "LLM-JEPA: {replay.weight: 0}"
+    wrong = "datasets={synth: {config: tiny_synth, dataset.size: 9}}"
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe llm-jepa/seed_2")
+    assert (
+        run(fake, f"methods={{{sft}}}", "seeds=[2]", wrong, "overrides.epochs=7") == 1
+    )
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe er-jepa/seed_1")
+    assert run(fake, f"methods={{{sft}, ER-JEPA: {{epochs: 9}}}}", "seeds=[1]") == 1
+    assert run(fake, f"methods={{{sft}, ER-JEPA: {{epochs: 8}}}}", "seeds=[1]") == 1
+    assert run(fake, f"methods={{{sft}}}", "seeds=[1]") == 0
+    assert run(fake) == 1
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+    with pytest.raises(SystemExit):
+        run(fake, wrong)
+    said = 'was started with datasets.synth="tiny_synth", not {"config"'
+    assert said in capsys.readouterr().err
+
+
+def test_a_cell_that_runs_has_begun(fake, capsys, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe llm-jepa/seed_1")
+    only = "methods={LLM-JEPA: {replay.weight: 0}}", "seeds=[1]"
+    assert run(fake, *only) == 1
+    lock = FolderLock(fake / "out" / "locks" / "synth/llm-jepa/seed_1", "process")
+    with pytest.raises(SystemExit):
+        run(fake, *only, "overrides.epochs=13")
+    assert "was started with overrides.epochs=12, not 13" in capsys.readouterr().err
+    lock.release()
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake, *only, "overrides.epochs=13") == 0
+
+
+def test_a_checkpoint_of_a_failed_cell_keeps_its_entries(fake, capsys, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_eval er-jepa/seed_1")
+    only = "methods={ER-JEPA: {}}"
+    assert run(fake, only, "seeds=[1]") == 1
+    with pytest.raises(SystemExit):
+        run(fake, only, "seeds=[1]", "overrides.epochs=13")
+    assert "was started with overrides.epochs=12" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run(fake, only, "seeds=[2]")
+    assert "was started with seeds=[1], not []" in capsys.readouterr().err
 
 
 def test_databases_are_looked_for_before_the_first_run(fake, capsys):
@@ -241,6 +288,23 @@ def test_a_file_of_a_dataset_may_not_change(fake, capsys, key, is_folder):
     with pytest.raises(SystemExit):
         run(fake, f"datasets={{synth: {own}}}")
     assert f"was started with another {file} (3 bytes" in capsys.readouterr().err
+
+
+def test_a_file_that_no_cell_has_used_may_change(fake, monkeypatch):
+    file = fake / "train.jsonl"
+    file.write_text("{}\n")
+    section = f"{{_component_: erjepa.datasets.paired_dataset, source: {file}}}"
+    datasets = (
+        f"datasets={{a: tiny_synth, b: {{config: tiny_synth, dataset: {section}}}}}"
+    )
+    only = "methods={ER-JEPA: {}}", "seeds=[1]"
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe er-jepa/seed_1")
+    assert run(fake, *only, datasets) == 1
+    file.write_text("{}\n{}\n")
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake, *only, datasets) == 0
+    record = json.loads((fake / "out" / "experiment.json").read_text())
+    assert record["data_files"][str(file)].startswith("6 bytes")
 
 
 def test_what_a_config_of_the_recipe_scores_is_set_by_the_grid(fake):
