@@ -22,7 +22,7 @@ from erjepa.studies.grid.cells import Cell, cells
 from erjepa.studies.grid.output import gather_results, record_experiment
 from erjepa.studies.grid.processes import Runner, Stopped
 from erjepa.studies.grid.running import run_cell
-from erjepa.studies.grid.slurm_queue import JobId, cancel, queue
+from erjepa.studies.grid.slurm_queue import JobId, cancel, settled_queue
 from erjepa.studies.names import slug
 from erjepa.utils.checked import checked, read_json, reject_unknown
 from erjepa.utils.escape import counted
@@ -63,7 +63,7 @@ def submit(experiment: Experiment) -> list[str]:
         all_cells = cells(experiment)
         finished = gather_results(output_dir, all_cells).keys()
         submitted = jobs_of(output_dir)
-        alive = queue(submitted.values())
+        alive = settled_queue(submitted.values())
         queued = {cell: job for cell, job in submitted.items() if job in alive}
         left_out = finished | queued.keys()
         waiting = [

@@ -1,6 +1,7 @@
 """Queries and cancels Slurm jobs with ``squeue`` and ``scancel``."""
 
 import subprocess
+import time
 from collections.abc import Collection
 from typing import Annotated, NamedTuple
 
@@ -10,8 +11,11 @@ from pydantic import Field
 JobId = Annotated[str, Field(pattern=r"^\d+(_\d+)?$")]
 
 
+_POLL = 2.0  # seconds
+
+
 class Job(NamedTuple):
-    """A waiting or running job: its state, and the reason why it waits."""
+    """A job that has not ended: its state, and the reason why it waits."""
 
     state: str
     reason: str
@@ -19,6 +23,11 @@ class Job(NamedTuple):
     @property
     def waits(self) -> bool:
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its processes are being ended; Slurm may then queue it again."""
+        return self.state == "COMPLETING"
 
 
 def queue(jobs: Collection[str]) -> dict[str, Job]:
@@ -36,6 +45,17 @@ def queue(jobs: Collection[str]) -> dict[str, Job]:
         raise RuntimeError(f"squeue does not answer: {answer.stderr.strip()}")
     rows = [line.split("|") for line in answer.stdout.splitlines()]
     return {job: Job(*rest) for job, *rest in rows if job in jobs}
+
+
+def settled_queue(jobs: Collection[str]) -> dict[str, Job]:
+    """Return :func:`queue` once none of ``jobs`` is ending, after up to a minute in most cases."""
+    alive = queue(jobs)
+    if any(job.is_ending for job in alive.values()):
+        print("waiting for Slurm to end tasks", flush=True)
+    while any(job.is_ending for job in alive.values()):
+        time.sleep(_POLL)
+        alive = queue(jobs)
+    return alive
 
 
 def cancel(jobs: Collection[str]) -> None:

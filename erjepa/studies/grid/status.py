@@ -48,7 +48,7 @@ def status(output_dir: Path) -> Iterator[str]:
 
 
 def cancel_jobs(output_dir: Path) -> int:
-    """Cancel the waiting and running Slurm jobs of an experiment and return their number.
+    """Cancel the Slurm jobs of an experiment; return the number of those not already ending.
 
     Raises:
         FileNotFoundError: if the folder holds no experiment.
@@ -56,4 +56,4 @@ def cancel_jobs(output_dir: Path) -> int:
     read_record(output_dir)
     alive = queue(jobs_of(output_dir).values())
     cancel(alive)
-    return len(alive)
+    return sum(not job.is_ending for job in alive.values())

@@ -96,6 +96,24 @@ def test_an_array_and_jobs_that_wait(fake, fake_slurm, capsys):
     assert (fake_slurm / "cancelled").read_text() == "--quiet 41_1 41_3\n"
 
 
+def test_tasks_that_are_ending_are_waited_for(fake, fake_slurm, capsys, monkeypatch):
+    """They are cancelled, and their cells submitted again unless Slurm queues them again."""
+    submit(fake)
+    queue = fake_slurm / "queue"
+    queue.write_text("41_0|COMPLETING|None\n41_1|COMPLETING|None\n42|PENDING|None\n")
+    assert main(["cancel", str(fake / "out")]) == 0
+    assert "Cancelled 1 job." in capsys.readouterr().out
+    assert (fake_slurm / "cancelled").read_text() == "--quiet 41_0 41_1 42\n"
+    later = ["41_0|COMPLETING|None\n", "41_1|PENDING|BeginTime\n"]
+    monkeypatch.setattr(
+        time, "sleep", lambda _: later and queue.write_text(later.pop(0))
+    )
+    assert submit(fake) == 0
+    assert "Submitted 5 cells" in capsys.readouterr().out
+    before = {"synth/er-jepa/seed_1": "41_1"}
+    assert not later and jobs(fake).items() >= before.items()
+
+
 def test_devices_are_those_of_a_grid_of_one_machine(fake, fake_slurm):
     """A packaged experiment that shares devices out is submitted as it is."""
     assert submit(fake, "devices=[0,1]", "nproc_per_node=3") == 0
@@ -267,8 +285,7 @@ def test_where_the_cells_of_a_local_grid_are(fake, fake_slurm, capsys, monkeypat
     cell, matched = "synth/er-jepa/seed_1", "synth/matched/seed_1"
     states = status(fake, capsys)
     assert states["synth/llm-jepa/seed_1"] == "done, accuracy 8.1% at the end"
-    log = fake / "out" / "cells" / cell / "run.log"
-    assert states[cell] == f"failed: exit code 3; {log} ends with"
+    assert states[cell] == "failed: exit code 3: loss is not?[31m finite?"
     assert states[matched] == f"failed: it needs the tokens of {cell}"
     with (fake / "out" / "cells" / matched / "run.log").open("a") as log:
         log.write("$ tune run erjepa_recipe\n")
