@@ -46,7 +46,7 @@ def run_cell(
 ) -> list[Result]:
     """Run one of all cells, unless it is finished, and return its results.
 
-    The reason of a failure becomes the last line of the cell's log.
+    The first line of an error, the reason of the failure, becomes the last line of the cell's log.
 
     Raises:
         BlockingIOError: if another process runs the cell.
@@ -66,7 +66,9 @@ def run_cell(
         def run(what: str, command: Sequence[str]) -> None:
             runner.say(what)
             if code := runner.run(command, log, lock.fileno()):
-                raise RuntimeError(f"exit code {code}; {log} ends with\n{tail(log)}")
+                end = tail(log)
+                last = end.splitlines()[-1].strip()
+                raise RuntimeError(f"exit code {code}: {last}\n{log} ends with\n{end}")
 
         make_folder(output_dir, folder)
         try:

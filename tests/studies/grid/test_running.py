@@ -338,7 +338,7 @@ def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe er-jepa/seed_1")
     assert run(fake) == 1
     printed = capsys.readouterr().out
-    assert "synth/er-jepa/seed_1: failed: exit code 3; " in printed
+    assert "synth/er-jepa/seed_1: failed: exit code 3: loss is not" in printed
     assert "run.log ends with\n" in printed
     assert "    loss is not?[31m finite?\n" in printed
     needs = "synth/matched/seed_1: failed: it needs the tokens of synth/er-jepa/seed_1"
