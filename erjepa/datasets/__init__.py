@@ -7,7 +7,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from erjepa.datasets.build import build_dataset, dataset_name, numbered, origin_labels
+from erjepa.datasets.build import (
+    build_dataset,
+    dataset_name,
+    numbered,
+    origin_labels,
+    require_sources,
+)
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.datasets.mixture import Mixture
 from erjepa.datasets.paired import PairedDataset, paired_dataset
@@ -35,6 +41,7 @@ __all__ = [
     "origin_labels",
     "paired_dataset",
     "predictor_token_ids",
+    "require_sources",
 ]
 
 

@@ -1,7 +1,7 @@
 """Building of the datasets of a config, and their names."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from inspect import signature
 from operator import add
@@ -11,6 +11,7 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.configs.component import Component, Components, components
 from erjepa.datasets.paired import PairedDataset
+from erjepa.datasets.records import only_locating
 
 
 def build_dataset(
@@ -23,8 +24,7 @@ def build_dataset(
             something other than pairs.
     """
     built = []
-    for i, part in enumerate(components(section)):
-        place = f"{key}[{i}]" if isinstance(section, list) else key
+    for place, part in _places(section, key):
         dataset = _build(part, tokenizer, place)
         count = len(dataset) if hasattr(dataset, "__len__") else 0
         if not (count and isinstance(dataset, PairedDataset)):
@@ -39,8 +39,28 @@ def build_dataset(
     return reduce(add, built)
 
 
-def _build(part: Component, tokenizer: Transform, place: str) -> PairedDataset:
-    """Call a builder. Its errors name the arguments ``dataset.NAME``, those raised here
+def require_sources(section: Components, key: str = "dataset") -> None:
+    """Check a section before :func:`build_dataset` reads it, as far as this project's own builders
+    do before they read a record: a source that is a path exists, and arguments are valid.
+
+    Raises:
+        FileNotFoundError: if there is no such file or folder.
+        ValueError: naming ``key``, if an argument of a builder is invalid.
+    """
+    for place, part in _places(section, key):
+        is_own = part.function.__module__.startswith("erjepa.")
+        if is_own and part.takes("source"):
+            with only_locating():
+                _build(part, None, place)
+
+
+def _places(section: Components, key: str) -> Iterator[tuple[str, Component]]:
+    for i, part in enumerate(components(section)):
+        yield f"{key}[{i}]" if isinstance(section, list) else key, part
+
+
+def _build(part: Component, tokenizer: Transform | None, place: str) -> PairedDataset:
+    """Call a builder, which reads a record before it uses the tokenizer. Its errors name the arguments ``dataset.NAME``, those raised here
     ``place.NAME``.
     """
     try:

@@ -20,7 +20,8 @@ an error can name its line, and ``007`` or ``NA`` in a table remains a string.
 import codecs
 import contextlib
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -39,6 +40,24 @@ class Record(NamedTuple):
     fields: dict[str, Any]
 
 
+class Located(Exception):
+    """Raised by :func:`load_records` in place of reading, see :func:`only_locating`."""
+
+
+_only_locates = ContextVar("_only_locates", default=False)
+
+
+@contextlib.contextmanager
+def only_locating() -> Iterator[None]:
+    """End the block where :func:`load_records` would read: its source, if a path, exists."""
+    token = _only_locates.set(True)
+    try:
+        with contextlib.suppress(Located):
+            yield
+    finally:
+        _only_locates.reset(token)
+
+
 def load_records(
     source: str, *, split: str = "train", **load_dataset_kwargs: Any
 ) -> list[Record]:
@@ -54,11 +73,17 @@ def load_records(
         ValueError: if something is not a record, naming its place, or there are no records.
     """
     path = Path(source)
-    if "://" in source:
+    is_url, is_folder = "://" in source, path.is_dir()
+    is_of_hub = is_repository(source) and path.suffix.lower() not in _FILES
+    if not (is_url or is_folder or is_of_hub):
+        _reader(path, source)
+    if _only_locates.get():
+        raise Located
+    if is_url:
         records = _read_file(_download(source), source)
-    elif path.is_dir():
+    elif is_folder:
         records = _read_folder(path, split)
-    elif is_repository(source) and path.suffix.lower() not in _FILES:
+    elif is_of_hub:
         records = _read_hub(source, split, load_dataset_kwargs)
     else:
         records = _read_file(path, source)
@@ -69,6 +94,11 @@ def load_records(
 
 def _read_file(path: Path, name: str) -> list[Record]:
     """Read the records of a file; their places name it ``name``."""
+    return [Record(*read) for read in _reader(path, name)(path, name)]
+
+
+def _reader(path: Path, name: str) -> Callable[..., Iterator[tuple[str, Any]]]:
+    """Return what reads a file; a file that is missing or of another type is an error."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path}: no such file or folder; set the dataset's source to a file, a folder, "
@@ -78,7 +108,7 @@ def _read_file(path: Path, name: str) -> list[Record]:
     if suffix not in _READERS:
         way = "; save its table as CSV" if suffix in _SPREADSHEETS else ""
         raise ValueError(f"{name}: expected a file {', '.join(_READERS)}{way}")
-    return [Record(*read) for read in _READERS[suffix](path, name)]
+    return _READERS[suffix]
 
 
 def _suffix(name: str) -> str:
@@ -152,7 +182,7 @@ def _read_parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]
     return ((f"{name}[{i}]", row) for i, row in enumerate(rows))
 
 
-_READERS = {
+_READERS: dict[str, Callable[..., Iterator[tuple[str, Any]]]] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".json": _read_json,

@@ -183,7 +183,7 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
             cfg = _check_run(config, {"evaluation": experiment.evaluation, **places})
         if experiment.score_on == "test" and cfg.eval_dataset is None:
             raise ValueError(
-                f"{_section(experiment, dataset)}: there is no eval_dataset to score; set one, "
+                f"{place_of(experiment, dataset)}: there is no eval_dataset to score; set one, "
                 "or score_on=validation"
             )
 
@@ -193,13 +193,14 @@ def _runs(
 ) -> Iterator[tuple[str, dict[str, Mapping[str, Any]], Config]]:
     """Yield each method, its overrides on a dataset by where they stand, and the run's config."""
     config, of_dataset, of_all = entry_of(experiment, dataset)
-    shared = {_section(experiment, dataset): of_dataset, "overrides": of_all}
+    shared = {place_of(experiment, dataset): of_dataset, "overrides": of_all}
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
         yield method, places, _check_run(config, places)
 
 
-def _section(experiment: Experiment, dataset: str) -> str:
+def place_of(experiment: Experiment, dataset: str) -> str:
+    """Return where an experiment names a dataset, for messages."""
     section = "datasets" if dataset in experiment.datasets else "also_scored"
     return f"{section}: {dataset}"
 

@@ -21,12 +21,11 @@ import torch
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.fingerprint import digest_of_file
 from erjepa.checkpoints.lock import is_locked
-from erjepa.configs import components
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
-from erjepa.studies.grid.cells import Cell, cell_name, cells, scored_as, scores_merged
-from erjepa.studies.grid.config import entry_of, load_run
+from erjepa.studies.grid.cells import Cell, cell_name, cells, scores_merged
+from erjepa.studies.grid.config import entry_of
+from erjepa.studies.grid.data import data_files
 from erjepa.studies.results import Result, Weights, read_results
 from erjepa.studies.training_log import read_training_log
 from erjepa.utils.files import EXPERIMENT, PREDICTIONS, RESULTS, write_whole
@@ -250,7 +249,7 @@ def _require_continued(
             )
     names_of_cells = [cell_name(*entry) for entry in begun]
     ran = [cell for cell in cells(experiment) if cell.name in names_of_cells]
-    for file, digest in _data_files(experiment, ran).items():
+    for file, digest in data_files(experiment, ran).items():
         if (then := started.data_files.get(file, digest)) != digest:
             raise ValueError(
                 f"{path} was started with another {file} ({then}; now {digest}). Restore it, "
@@ -282,23 +281,6 @@ def _recipe_configs(
     return {name: erjepa.configs.merged(name) for name in sorted(configs)}
 
 
-def _data_files(experiment: Experiment, ran: Iterable[Cell]) -> dict[str, str]:
-    """Return the digests of the local files that are the ``source`` of a dataset of some cells, or
-    of its split in a folder, by path.
-    """
-    scored = (one for cell in ran for one in scored_as(experiment, cell))
-    runs = [load_run(one.config, one.overrides) for one in scored]
-    sections = [section for run in runs for section in (run.dataset, run.eval_dataset)]
-    files: set[Path] = set()
-    for part in (
-        part for section in sections if section for part in components(section)
-    ):
-        if isinstance(source := part.get("source"), str):
-            path = Path(source)
-            files |= {path, *path.glob(f"*{part.get('split')}*")}
-    return {str(f): digest_of_file(f) for f in sorted(files) if f.is_file()}
-
-
 def _record(experiment: Experiment) -> Record:
     packages = ("torch", "torchtune", "torchao", "erjepa")
     versions = {name: version(name) for name in packages}
@@ -312,7 +294,7 @@ def _record(experiment: Experiment) -> Record:
         recipe_configs=_recipe_configs(
             experiment, [*experiment.datasets, *experiment.also_scored]
         ),
-        data_files=_data_files(experiment, cells(experiment)),
+        data_files=data_files(experiment, cells(experiment)),
     )
 
 

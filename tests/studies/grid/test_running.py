@@ -255,6 +255,37 @@ def test_databases_are_looked_for_before_the_first_run(fake, capsys):
     assert not calls(fake) and not (fake / "out" / "experiment.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("key", "section", "message"),
+    [
+        ("dataset", "source: no.jsonl", "synth: no.jsonl: no such file or folder"),
+        ("eval_dataset", "source: no.csv", "synth: no.csv: no such file or folder"),
+        ("dataset", "source: HERE, size: 9", "synth: dataset.size: a file or folder"),
+        ("eval_dataset", "source: HERE, size: 9", "synth: eval_dataset.size: a file"),
+    ],
+)
+def test_data_is_looked_for_before_the_first_run(fake, capsys, key, section, message):
+    section = section.replace("HERE", str(fake / "fake.yaml"))
+    section = f"{{_component_: erjepa.datasets.paired_dataset, {section}}}"
+    with pytest.raises(SystemExit):
+        run(fake, f"datasets={{synth: {{config: tiny_synth, {key}: {section}}}}}")
+    assert f"experiment: error: datasets: {message}" in capsys.readouterr().err
+    assert not calls(fake) and not (fake / "out" / "experiment.json").exists()
+
+
+def test_data_that_no_run_reads_is_not_looked_for(fake):
+    """And of a hub or a URL only its name is known."""
+    absent = "{_component_: erjepa.datasets.paired_dataset, source: no.jsonl}"
+    hub = (
+        "{_component_: erjepa.datasets.paired_dataset, source: owner/name, revision: x}"
+    )
+    url = "{_component_: erjepa.datasets.gsm8k_dataset, source: 'https://a.b/c'}"
+    own = "size: 5", f"dataset: [{hub}, {url}]", f"eval_dataset: {absent}"
+    validation = "{" + f"config: tiny_synth, validation.{', '.join(own)}" + "}"
+    datasets = f"datasets={{synth: {validation}}}"
+    assert run(fake, datasets, "score_on=validation", "seeds=[1]") == 0
+
+
 def test_a_config_of_the_recipe_may_not_change(fake, capsys):
     own = fake / "own.yaml"
     own.write_text("defaults: tiny_synth\nbatch_size: 8\n")
@@ -278,7 +309,7 @@ def test_a_file_of_a_dataset_may_not_change(fake, capsys, key, is_folder):
     file.write_text("{}\n")
     own = fake / "own.yaml"
     source = file.parent if is_folder else file
-    section = f"{{_component_: erjepa.datasets.nl_rx_dataset, source: {source}}}"
+    section = f"{{_component_: erjepa.datasets.paired_dataset, source: {source}}}"
     own.write_text(f"defaults: tiny_synth\n{key}: {section}\n")
     assert run(fake, f"datasets={{synth: {own}}}", "seeds=[1]") == 0
     (file.parent / "another.jsonl").write_text("{}\n")

@@ -1,0 +1,61 @@
+"""The datasets that the runs of an experiment read, and their local files."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from erjepa.checkpoints.fingerprint import digest_of_file
+from erjepa.configs import components
+from erjepa.configs.component import Components
+from erjepa.datasets import require_sources
+from erjepa.studies.experiment import Experiment
+from erjepa.studies.grid.cells import Cell, cells, scored_as
+from erjepa.studies.grid.config import load_run, place_of
+
+
+def require_data(experiment: Experiment) -> None:
+    """Check the datasets of all runs as :func:`~erjepa.datasets.require_sources` does.
+
+    Raises:
+        FileNotFoundError: naming the dataset, if a file or folder is missing.
+        ValueError: naming the dataset and the key, if an argument is invalid.
+    """
+    checked = set()
+    for dataset, key, section in _sections(experiment, cells(experiment)):
+        text = json.dumps([part.as_dict() for part in components(section)])
+        if (key, text) in checked:
+            continue
+        checked.add((key, text))
+        try:
+            require_sources(section, key)
+        except (FileNotFoundError, ValueError) as error:
+            error.args = (f"{place_of(experiment, dataset)}: {error}",)
+            raise
+
+
+def data_files(experiment: Experiment, ran: Iterable[Cell]) -> dict[str, str]:
+    """Return the digests of the local files that are the ``source`` of a dataset of some cells, or
+    of its split in a folder, by path.
+    """
+    files: set[Path] = set()
+    for _, _, section in _sections(experiment, ran):
+        for part in components(section):
+            if isinstance(source := part.get("source"), str):
+                path = Path(source)
+                files |= {path, *path.glob(f"*{part.get('split')}*")}
+    return {str(f): digest_of_file(f) for f in sorted(files) if f.is_file()}
+
+
+def _sections(
+    experiment: Experiment, ran: Iterable[Cell]
+) -> Iterator[tuple[str, str, Components]]:
+    """Yield what some cells are trained and scored on: the dataset's name, the key, its value."""
+    key = "eval_dataset" if experiment.score_on == "test" else "dataset"
+    for cell in ran:
+        if cell.budget_factor:
+            run = load_run(cell.config, cell.overrides)
+            yield cell.dataset, "dataset", run.dataset
+        for one in scored_as(experiment, cell):
+            run = load_run(one.config, {**one.overrides, **experiment.evaluation})
+            if section := getattr(run, key):
+                yield one.dataset, key, section
