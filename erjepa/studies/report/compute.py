@@ -78,7 +78,12 @@ def _at_budgets(
         raise Unavailable(f"no checkpoint at a budget is scored of {dataset}")
     wide = pivot(rows, ["method", "seed"], "point", "accuracy").reindex(columns=budgets)
     complete = wide.dropna()
-    note = results.note(rows, methods)
+    # Those that train on all datasets at once have other budgets, those on nothing have none.
+    trains_on = {
+        method: results.config.controls(method).trains_on for method in methods
+    }
+    sequences = [m for m, on in trains_on.items() if on not in ("all", "nothing")]
+    note = results.note(rows, sequences)
     picture, (axes,) = canvas()
     _draw_over_compute(axes, results, rows, results.methods)
     yield Figure(
@@ -88,13 +93,17 @@ def _at_budgets(
         2.5,
     )
     columns = {f"{budget / size:.5g}": wide[budget] for budget in budgets}
+    area = ""
     if len(budgets) > 1:
+        area = (
+            " AUC: area under the curve divided by the range of compute, over the seeds that "
+            "have every budget."
+        )
         areas = trapezoid(complete, budgets) / (budgets[-1] - budgets[0])
         columns["AUC (%)"] = pd.Series(areas, complete.index).reindex(wide.index)
     yield Table(
         f"Accuracy (%){of_which} on {dataset} at equal training compute in {unit}"
-        f"{results.if_seeds(MEAN)}. AUC: area under the curve divided by the range of compute, "
-        f"over the seeds that have every budget. {note}",
+        f"{results.if_seeds(MEAN)}.{area} {note}",
         spread(columns, {"Method": "method"}),
         best=list(columns),
     )

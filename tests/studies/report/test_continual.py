@@ -181,8 +181,9 @@ def test_other_sections_speak_of_the_end_of_the_sequence(output):
     by = results.final(None, ["SFT", "Joint"]).set_index(["method", "dataset", "seed"])
     assert by.accuracy["SFT", "b", 2] == 10 and by.accuracy["Joint", "b", 1] == 70
     assert not results.missing()
-    (_, at_budget) = SECTIONS["matched_compute"].parts(results, "b", ["SFT"])
+    (_, at_budget) = SECTIONS["matched_compute"].parts(results, "b", results.methods)
     assert at_budget.frame.iloc[0, 1] == pytest.approx(15)  # 20 and 10 after the end
+    assert at_budget.caption.endswith("mean ± sample standard deviation. Over 2 seeds.")
 
 
 def test_an_unfinished_sequence_has_no_measures(output):
