@@ -31,7 +31,8 @@ class Result:
     steps: NonNegativeInt  # optimizer steps up to the checkpoint
     total_flops: float  # training compute up to the checkpoint
     total_tokens: NonNegativeInt  # tokens processed up to the checkpoint
-    epoch: float  # passes over the training pairs up to the checkpoint
+    # Epochs up to the checkpoint; with max_steps_per_epoch, an epoch is that many steps
+    epoch: float
     split: Split
     task: str
     accuracy: Share  # value of the metric `primary`
