@@ -122,9 +122,12 @@ def continual(
             f" Of {' and '.join(joints)}, a method is compared with the one whose settings "
             "are closest to its own."
         )
+    perplexities = _perplexities(at_end)
+    columns |= {name: one.reindex(ends.index) for name, one in perplexities.items()}
+    of_targets = " Perplexity: of the targets." if perplexities else ""
     yield Table(
         "Measures after the last dataset. Average accuracy: mean over datasets."
-        f"{meanings}{kept} {note}",
+        f"{meanings}{kept}{of_targets} {note}",
         spread(columns, {"Method": "method"}),
         name="measures",
     )
@@ -183,13 +186,21 @@ def _also_scored(results: Results, methods: list[str]) -> Iterator[Table]:
         return
     columns = {}
     for name, of_name in also.groupby("dataset", sort=False):
-        of_run = of_name.set_index(_RUN)
-        columns[f"Accuracy on {name} (%)"] = of_run.accuracy
-        if of_run.target_loss.notna().any():
-            columns[f"Perplexity on {name}"] = np.exp(of_run.target_loss.astype(float))
+        columns[f"Accuracy on {name} (%)"] = of_name.set_index(_RUN).accuracy
+        columns |= _perplexities(of_name)
     yield Table(
         "Accuracy, and perplexity of the targets, on datasets that no run trains on, after the "
         f"last dataset. {results.note(also, methods)}",
         spread(columns, {"Method": "method"}),
         name="also_scored",
     )
+
+
+def _perplexities(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the perplexity of each run on each dataset with ``target_loss``."""
+    columns = {}
+    for name, of_name in rows.groupby("dataset", sort=False):
+        loss = of_name.set_index(_RUN).target_loss.astype(float)
+        if loss.notna().any():
+            columns[f"Perplexity on {name}"] = np.exp(loss)
+    return columns

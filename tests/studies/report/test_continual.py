@@ -175,6 +175,20 @@ def test_further_datasets(output):
     test_measures(output)
 
 
+def test_perplexity_on_the_datasets_of_the_sequence(output):
+    path = output / "results.jsonl"
+    rows = read_rows(path)
+    for row in rows:
+        of_a = row["dataset"] == "a"
+        row["target_loss"] = math.log(1 + 10 * row["accuracy"]) if of_a else None
+    write_jsonl(path, rows)
+    found = table(output, "continual_measures").set_index("Method").round(6)
+    expected = {"SFT": 9.0, "Joint": 8.0, "Untrained": 2.0}
+    assert found["Perplexity on a"].to_dict() == expected
+    assert "Perplexity on b" not in found
+    test_measures(output)
+
+
 def test_other_sections_speak_of_the_end_of_the_sequence(output):
     results = Results(output)
     assert set(results.of(None, results.methods).stage) == {"a"}
