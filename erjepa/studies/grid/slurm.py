@@ -60,10 +60,11 @@ def submit(experiment: Experiment) -> list[str]:
                 f"a grid of launcher=local is running on {output_dir}; end it first"
             )
         record_experiment(output_dir, experiment)
-        all_cells = cells(experiment)
-        finished = gather_results(output_dir, all_cells).keys()
         submitted = jobs_of(output_dir)
         alive = settled_queue(submitted.values())
+        all_cells = cells(experiment)
+        # Read after the queue: a task that has left it has written its results.
+        finished = gather_results(output_dir, all_cells).keys()
         queued = {cell: job for cell, job in submitted.items() if job in alive}
         left_out = finished | queued.keys()
         waiting = [

@@ -9,8 +9,6 @@ from pydantic import Field
 
 # A number, or ``ARRAY_TASK`` for a task of a job array.
 JobId = Annotated[str, Field(pattern=r"^\d+(_\d+)?$")]
-
-
 _POLL = 2.0  # seconds
 
 
