@@ -20,6 +20,7 @@ an error can name its line, and ``007`` or ``NA`` in a table remains a string.
 import codecs
 import contextlib
 import csv
+import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -214,7 +215,10 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     try:
         if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
             saved = load_from_disk(str(folder))
-            splits = dict(saved) if isinstance(saved, DatasetDict) else {split: saved}
+            if isinstance(saved, DatasetDict):
+                splits = dict(saved)
+            else:  # whose split is named as it was loaded, such as train[:50%]
+                splits = {re.sub(r"\[.*?\]", "", str(saved.split or "train")): saved}
         elif not (tables := _tables(folder, split)):
             splits = {split: load_dataset(str(folder), split=split)}
         if split in splits:
@@ -227,7 +231,9 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
         ) from None
     if tables:
         return [record for file in tables for record in _read_file(file, str(file))]
-    raise ValueError(f"{folder}: no split {split!r}; it has {list(splits)}")
+    raise ValueError(
+        f"{folder}: no split {split!r}; it has {list(splits)}. Set the dataset's split"
+    )
 
 
 def _tables(folder: Path, split: str) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import datasets
 import huggingface_hub
@@ -111,6 +112,26 @@ def test_folders(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty could not be read .*train.jsonl"):
         load_records(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("loaded", "has"),
+    [
+        (None, "train"),
+        ("train", "train"),
+        ("test", "test"),
+        ("train[:50%]", "train"),
+        ("train[:1]+test[:1]", "train+test"),
+    ],
+)
+def test_a_saved_dataset_has_the_split_that_it_was_loaded_as(tmp_path, loaded, has):
+    rows = datasets.Dataset.from_list(ROWS, split=loaded)
+    rows.save_to_disk(tmp_path)
+    records = load_records(str(tmp_path), split=has)
+    assert [fields for _, fields in records] == ROWS
+    for other in ("validation", f"{has}[:50%]", "all"):
+        with pytest.raises(ValueError, match=rf"no split .*'{re.escape(has)}'\]. Set"):
+            load_records(str(tmp_path), split=other)
 
 
 TEXTS = pyarrow.array(["x", "y"])
