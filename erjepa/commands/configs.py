@@ -110,7 +110,7 @@ def _init(args: argparse.Namespace) -> None:
     from erjepa.configs import merge, merged, read, with_overrides
     from erjepa.datasets import paired_dataset
     from erjepa.datasets.messages import messages_of, not_read
-    from erjepa.datasets.records import load_records
+    from erjepa.datasets.records import flat, load_records
 
     if args.file.exists():
         raise FileExistsError(f"{args.file} exists; choose another name")
@@ -132,8 +132,13 @@ def _init(args: argparse.Namespace) -> None:
     dataset = values["dataset"]
     own = {"_component_", *inspect.signature(paired_dataset).parameters} - {"split"}
     of_the_hub = {key: value for key, value in dataset.items() if key not in own}
-    records = load_records(source, **of_the_hub)
+    records = flat(load_records(source, **of_the_hub))
     columns = messages_of(records, dataset.get("column_map"))
+    first = records[0]
+    try:
+        columns(first.fields)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{first.where}: {error}") from None
     dataset["column_map"] = columns.columns
     cfg = read(merge(merged(args.config), values))
     if cfg.eval_dataset is None and cfg.validation.size:

@@ -171,7 +171,9 @@ def messages_of(
 
 
 def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
-    """List the columns, and keys of turns as ``COLUMN.KEY``, that have values but are not read."""
+    """List the columns, and keys of turns as ``COLUMN.KEY``, that have values but are not read;
+    of more than 20, the first 20 and ``...``.
+    """
     columns = transform.columns
     unread = _other_keys((fields for _, fields in records), columns.values())
     for key in _CHATS.keys() & columns.keys():
@@ -179,7 +181,7 @@ def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
         turns = (turn for chat in chats if isinstance(chat, list) for turn in chat)
         of_turns = _other_keys((t for t in turns if isinstance(t, dict)), _CHATS[key])
         unread += [f"{columns[key]}.{name}" for name in of_turns]
-    return unread
+    return unread[:20] + ["..."] * (len(unread) > 20)
 
 
 def _other_keys(rows: Iterable[Mapping[str, Any]], known: Collection[str]) -> list[str]:

@@ -15,7 +15,7 @@ from torchtune.modules.transforms import Transform
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.datasets.messages import RecordMessages, messages_of, not_read
 from erjepa.datasets.pairs import Pair
-from erjepa.datasets.records import Record, load_records
+from erjepa.datasets.records import Record, flat, load_records
 from erjepa.datasets.sources import subsample
 from erjepa.datasets.tokenized import tokenize
 from erjepa.utils.escape import counted
@@ -248,7 +248,8 @@ def paired_dataset(
 
     Args:
         column_map: maps the column names of a format in :mod:`~erjepa.datasets.messages` to those
-            of the records. ``None``: the format follows from the columns of the first record.
+            of the records, ``OUTER.INNER`` for a nested field. ``None``: the format follows from
+            the columns of the first record.
         new_system_prompt: system message at the start of every chat, in place of its own.
 
     Raises:
@@ -267,7 +268,7 @@ def paired_dataset(
             f"dataset.{next(iter(load_dataset_kwargs))}: a file or folder takes "
             f"{', '.join(arguments)}; further arguments are load_dataset's, for the hub"
         )
-    records = load_records(source, split=split, **load_dataset_kwargs)
+    records = flat(load_records(source, split=split, **load_dataset_kwargs))
     transform = messages_of(records, column_map, new_system_prompt)
     kept = subsample(records, max_examples, sample_seed)
     dataset = PairedDataset(kept, tokenizer, transform)

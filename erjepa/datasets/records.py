@@ -21,7 +21,7 @@ import codecs
 import contextlib
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +91,23 @@ def load_records(
     if not records:
         raise ValueError(f"{source}: no records")
     return records
+
+
+def flat(records: Iterable[Record]) -> list[Record]:
+    """Return records whose nested fields are columns ``OUTER.INNER``; lists stay."""
+    return [Record(where, _flat(fields)) for where, fields in records]
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    while any(isinstance(value, dict) for value in fields.values()):
+        parts = (
+            {f"{name}.{inner}": item for inner, item in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+            for name, value in fields.items()
+        )
+        fields = dict(item for part in parts for item in part.items())
+    return fields
 
 
 def _read_file(path: Path, name: str) -> list[Record]:

@@ -93,6 +93,29 @@ def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     assert written.count(": description as source, regex as target.\n") == 1
 
 
+def test_records_that_cannot_be_trained_on_get_no_config(here, capsys):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": ["b"]}\n')
+    with pytest.raises(SystemExit):
+        init("my.yaml", "--data", "pairs.jsonl")
+    said = "pairs.jsonl:1: column 'completion' holds ['b'] (list); expected a text"
+    assert said in capsys.readouterr().err and not (here / "my.yaml").exists()
+
+
+def test_nested_fields_have_dotted_names(here, capsys):
+    record = {"input": {"text": "a"}, "output": {"best": {"text": "b"}, "id": 7}}
+    (here / "pairs.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(SystemExit):
+        init("my.yaml", "--data", "pairs.jsonl")
+    said = "the columns ['input.text', 'output.best.text', 'output.id']; none"
+    assert said in capsys.readouterr().err
+    names = {"input": "input.text", "output": "output.best.text"}
+    given = (f"--set=dataset.column_map.{key}={names[key]}" for key in names)
+    init("my.yaml", "--data", "pairs.jsonl", *given)
+    assert load("my.yaml").dataset.get("column_map") == names
+    said = "input.text as source, output.best.text as target; not read: output.id."
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("given", ["validation=null", "~eval_dataset"])
 def test_nothing_held_out_is_not_scored(here, given):
     (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')

@@ -82,6 +82,23 @@ def test_columns_that_have_usual_names(read, source, target):
     assert turns(dataset) == expected
 
 
+def test_nested_fields(read):
+    record = {"in": {"text": "one", "id": 3}, "out": [{"text": "1"}], "more": {}}
+    names = {"input": "in.text", "output": "out"}
+    with pytest.raises(
+        ValueError, match="a.jsonl:1: column 'out' holds .* .list.; exp"
+    ):
+        read(record, column_map=names)
+    record["out"] = {"best": {"text": "1"}}
+    names["output"] = "out.best.text"
+    assert turns(read(record, column_map=names)) == [
+        ("user", "one"),
+        ("assistant", "1"),
+    ]
+    with pytest.raises(ValueError, match="no field 'in'; it has .'in.id', 'in.text'"):
+        read(record, column_map={**names, "input": "in"})
+
+
 def test_an_image_is_not_opened(read):
     dataset = read({"input": "one", "output": "1", "image": "absent.png"})
     assert turns(dataset) == [("user", "one"), ("assistant", "1")]
@@ -175,6 +192,11 @@ def test_a_source_of_ones_own_is_put_as_those_of_the_dataset(read):
             [{"messages": [{**turn, "weight": 0} for turn in CHAT["messages"]]}],
             {},
             "chats in messages; not read: messages.weight.",
+        ),
+        (
+            [{"input": "one", "output": "1", "ids": {i: i for i in range(21)}}],
+            {},
+            "not read: " + "".join(f"ids.{i}, " for i in range(20)) + "....",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.datasets.messages import require_text
 from erjepa.datasets.paired import PairedDataset
-from erjepa.datasets.records import Record, load_records
+from erjepa.datasets.records import Record, flat, load_records
 from erjepa.datasets.sources import subsample
 
 log = utils.get_logger("INFO")
@@ -44,7 +44,7 @@ def classification_dataset(
 
     Args:
         source: a file, a folder with a file of the split, a URL, or a dataset of the hub.
-        text, label: names of the columns; labels are strings, integers or booleans.
+        text, label: names of the columns, ``OUTER.INNER`` for a nested field; labels are strings, integers or booleans.
         options: labels to choose from; records with other labels are left out. ``None``: all
             labels of the file, sorted.
         name, revision: configuration and revision of a dataset of the hub.
@@ -57,10 +57,8 @@ def classification_dataset(
         raise ValueError(
             "dataset.balanced=True needs dataset.max_examples, the number of pairs to keep"
         )
-    records = [
-        _labelled(record, text, label)
-        for record in load_records(source, split=split, name=name, revision=revision)
-    ]
+    read = load_records(source, split=split, name=name, revision=revision)
+    records = [_labelled(record, text, label) for record in flat(read)]
     counts = Counter(map(_label, records))
     chosen = sorted(counts) if options is None else [str(option) for option in options]
     if others := {name: counts[name] for name in counts if name not in chosen}:

@@ -29,6 +29,14 @@ def test_a_prompt_has_question_options_and_text(tokenizer, tmp_path):
     assert pairs.ask("text 4") == pairs.prompt(4)
 
 
+def test_nested_columns(tokenizer, tmp_path):
+    rows = [{"film": {"review": "a"}, "vote": {"stars": i}} for i in (1, 2)]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    keys = {"text": "film.review", "label": "vote.stars"}
+    dataset = classification_dataset(tokenizer, source=source, **keys)
+    assert [dataset.target_text(i) for i in range(2)] == ["1", "2"]
+
+
 def test_a_folder_holds_splits_and_options_are_labels_to_keep(tokenizer, tmp_path):
     write_jsonl(tmp_path / "test.jsonl", ROWS)
     keys = {"source": str(tmp_path), "split": "test", "options": [5, "1"], **KEYS}
