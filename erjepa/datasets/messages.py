@@ -140,23 +140,14 @@ def messages_of(
         mapped = {_chat_key(fields.get(column), key): column}
     if mapped:
         return RecordMessages(mapped, new_system_prompt)
-    present = {name for name, value in fields.items() if value is not None}
-    found = [
-        {_chat_key(fields[column], column): column}
-        for column in _CHATS
-        if column in present
-    ]
-    if {"instruction", "output"} <= present:
-        has_input = any("input" in fields for _, fields in records)
-        found.append({k: k for k in _ALPACA if k != "input" or has_input})
-    else:
-        sides = [pair for pair in _SIDES if set(pair) <= present]
-        found += [dict(zip(("input", "output"), pair, strict=True)) for pair in sides]
+    present = [name for name, value in fields.items() if value is not None]
+    # Without values the names decide, and the null cell is then reported.
+    found = _formats(records, present) or _formats(records, fields)
     if len(found) == 1:
         return RecordMessages(found[0], new_system_prompt)
     reads = " or ".join(", ".join(columns.values()) for columns in found)
     for_labels = ""
-    if {"text", "label"} <= present:
+    if {"text", "label"} <= fields.keys():
         for_labels = (
             "; for texts with labels: tune run erjepa_recipe --config NAME "
             "dataset=erjepa.datasets.classification_dataset dataset.source=FILE"
@@ -168,6 +159,24 @@ def messages_of(
         "dataset.column_map.messages=COLUMN for chats (erjepa configs init: --set before each)"
         + for_labels
     )
+
+
+def _formats(
+    records: Sequence[Record], columns: Collection[str]
+) -> list[dict[str, str]]:
+    """Return the column map of each format whose columns are among those of the first record."""
+    found = [
+        {_chat_key(records[0].fields[column], column): column}
+        for column in _CHATS
+        if column in columns
+    ]
+    if {"instruction", "output"} <= set(columns):
+        has_input = any("input" in fields for _, fields in records)
+        found.append({k: k for k in _ALPACA if k != "input" or has_input})
+    else:
+        sides = [pair for pair in _SIDES if set(pair) <= set(columns)]
+        found += [dict(zip(("input", "output"), pair, strict=True)) for pair in sides]
+    return found
 
 
 def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:

@@ -232,6 +232,25 @@ def test_cells_that_are_no_text(read, record, error):
 
 
 @pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ({"question": "one", "answer": None}, "column 'answer' holds null; expected a"),
+        ({"instruction": None, "output": "1"}, "column 'instruction' holds null; exp"),
+        ({"messages": None, "id": 3}, "column 'messages' holds no list of turns"),
+        ({**PAIR, "input": None, "source": None, "target": None}, ".* read input, out"),
+    ],
+)
+def test_null_cells_of_the_first_record(read, record, error):
+    with pytest.raises(ValueError, match=f"a.jsonl:1: {error}"):
+        read(record)
+
+
+def test_columns_without_values_in_the_first_record_do_not_tell(read):
+    record = {"messages": None, **PAIR, "source": None, "target": None}
+    assert turns(read(record)) == [("user", "one"), ("assistant", "1")]
+
+
+@pytest.mark.parametrize(
     ("turn", "error"),
     [
         ({"role": "user"}, "turn 1: expected role and content, got {'role': 'user'}"),
