@@ -140,9 +140,10 @@ def messages_of(
         mapped = {_chat_key(fields.get(column), key): column}
     if mapped:
         return RecordMessages(mapped, new_system_prompt)
-    present = [name for name, value in fields.items() if value is not None]
+    present = {name: name for name, value in fields.items() if value is not None}
     # Without values the names decide, and the null cell is then reported.
-    found = _formats(records, present) or _formats(records, fields)
+    choices = (present, _by_known_name(present), _by_known_name(fields))
+    found = next(filter(None, (_formats(records, named) for named in choices)), [])
     if len(found) == 1:
         return RecordMessages(found[0], new_system_prompt)
     reads = " or ".join(", ".join(columns.values()) for columns in found)
@@ -162,21 +163,29 @@ def messages_of(
 
 
 def _formats(
-    records: Sequence[Record], columns: Collection[str]
+    records: Sequence[Record], named: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """Return the column map of each format whose columns are among those of the first record."""
+    """Return the column map of each format whose names ``named`` maps to columns."""
+    fields = records[0].fields
     found = [
-        {_chat_key(records[0].fields[column], column): column}
-        for column in _CHATS
-        if column in columns
+        {_chat_key(fields[named[key]], key): named[key]}
+        for key in _CHATS
+        if key in named
     ]
-    if {"instruction", "output"} <= set(columns):
-        has_input = any("input" in fields for _, fields in records)
-        found.append({k: k for k in _ALPACA if k != "input" or has_input})
+    if {"instruction", "output"} <= named.keys():
+        of_all = dict.fromkeys(name for _, fields in records for name in fields)
+        named = {**_by_known_name(of_all), **named}
+        found.append({key: named[key] for key in _ALPACA if key in named})
     else:
-        sides = [pair for pair in _SIDES if set(pair) <= set(columns)]
-        found += [dict(zip(("input", "output"), pair, strict=True)) for pair in sides]
+        sides = [pair for pair in _SIDES if named.keys() >= {*pair}]
+        found += [{"input": named[pair[0]], "output": named[pair[1]]} for pair in sides]
     return found
+
+
+def _by_known_name(columns: Iterable[str]) -> dict[str, str]:
+    """Map names to columns, also in lower case and without surrounding white space."""
+    exact = {column: column for column in columns}
+    return {**{column.strip().lower(): column for column in exact}, **exact}
 
 
 def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:

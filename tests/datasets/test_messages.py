@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from erjepa.datasets import paired_dataset
+from erjepa.datasets import Record, paired_dataset
+from erjepa.datasets.messages import messages_of
 from tests.harness.data import chat, write_jsonl
 
 CHAT = chat("one", "1", "Count.")
@@ -80,6 +81,33 @@ def test_columns_that_have_usual_names(read, source, target):
     dataset = read({"id": "7", source: "one", target: "1"}, new_system_prompt="Count.")
     expected = [("system", "Count."), ("user", "one"), ("assistant", "1")]
     assert turns(dataset) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"Question": "one", "ANSWER ": "1"}, "Question as source, ANSWER  as target"),
+        ({"Messages": CHAT["messages"]}, "chats in Messages"),
+        ({"Conversations": CHAT["messages"]}, "chats in Conversations"),
+        (
+            {"Instruction": "Say", "Input": "one", " output": "1"},
+            "Alpaca's Instruction, Input as source,  output as target",
+        ),
+        (
+            {"Question": "2", "Answer": "2", "input": "one", "output": "1"},
+            "input as source, output as target",
+        ),
+        (
+            {"question": "one", "Question": "2", "Answer": "1"},
+            "question as source, Answer as target",
+        ),
+    ],
+)
+def test_usual_names_in_another_case_or_with_white_space(read, record, expected):
+    assert str(messages_of([Record("a:1", record)])) == expected
+    assert turns(read(record))[-1] == ("assistant", "1")
+    with pytest.raises(ValueError, match="no field 'answer'; it has"):
+        read(record, column_map={"output": "answer"})
 
 
 def test_nested_fields(read):
