@@ -4,7 +4,7 @@
 source                                        place of a record
 ============================================  ===================
 JSON lines: ``.jsonl``, ``.ndjson``           ``FILE:LINE``
-table: ``.csv`` (``,`` or ``;``), ``.tsv``    ``FILE:LINE``
+table: ``.csv`` (``,`` ``;`` tab), ``.tsv``   ``FILE:LINE``
 JSON array: ``.json``                         ``FILE[INDEX]``
 ``.parquet``                                  ``FILE[INDEX]``
 folder with one file named after the split    as for that file
@@ -23,8 +23,9 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
@@ -154,12 +155,7 @@ def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
         require_utf8(content.read(), name)
     csv.field_size_limit(2**31 - 1)
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        delimiter = "\t" if _suffix(name) == ".tsv" else ","
-        header = lines.readline()
-        # Spreadsheets separate by ; where , is the decimal point.
-        if ";" in header and delimiter not in header:
-            delimiter = ";"
-        lines.seek(0)
+        delimiter = "\t" if _suffix(name) == ".tsv" else _delimiter(lines)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         columns: list[str] | None = None
         line = 1
@@ -176,12 +172,35 @@ def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
                         )
                 elif len(row) != len(columns):
                     raise ValueError(
-                        f"{where}: {len(row)} cells, but {len(columns)} columns ({columns})"
+                        f"{where}: {len(row)} cells, but {len(columns)} columns ({columns}), "
+                        f"separated by {delimiter!r}"
                     )
                 else:
                     yield where, dict(zip(columns, row, strict=True))
         except csv.Error as error:
             raise ValueError(f"{name}:{line}: not a row ({error})") from None
+
+
+def _delimiter(lines: TextIO) -> str:
+    """Return the delimiter that gives the first rows the same number of cells, more than one;
+    otherwise the one that gives the header most.
+    """
+
+    def fit(delimiter: str) -> tuple[bool, int]:
+        lines.seek(0)
+        widths = []
+        try:
+            for row in islice(csv.reader(lines, delimiter=delimiter, strict=True), 20):
+                if row:
+                    widths.append(len(row))
+        except csv.Error:
+            widths.append(0)
+        header, *others = widths or [0]
+        return header > 1 and {*others} <= {header}, header
+
+    best = max((",", ";", "\t"), key=fit)
+    lines.seek(0)
+    return best
 
 
 def _read_parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

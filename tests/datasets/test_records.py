@@ -50,6 +50,7 @@ FILES = {
     "A.CSV": (write_table, ":5"),
     "a.tsv": (lambda path: write_table(path, "\t"), ":5"),
     "semicolons.csv": (lambda path: write_table(path, ";"), ":5"),
+    "tabs.csv": (lambda path: write_table(path, "\t"), ":5"),
     "a.parquet": (write_parquet, "[2]"),
 }
 
@@ -61,6 +62,30 @@ def test_files(tmp_path, name):
     records = load_records(str(tmp_path / name))
     assert [fields for _, fields in records] == ROWS
     assert records[2].where == f"{tmp_path / name}{place}"
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "cells"),
+    [
+        ("Frage (kurz, klar);Antwort\na?;1\n", ["Frage (kurz, klar)", "Antwort"], 1),
+        ("a; b,c\n1;2,3\n\n4,5\n", ["a; b", "c"], 2),
+        ('"a\nb; c",d\n1,2\n', ["a\nb; c", "d"], 1),
+        ('a\tb\n"1, 2; 3"\t4; 5, 6\n', ["a", "b"], 1),
+        ("text\none, two\n", None, "2: 2 cells, but 1 columns .*, separated by ','"),
+        ("a;b\n1;2;3\n", None, "2: 3 cells, but 2 columns .*, separated by ';'"),
+        ('a;b\n1;"2\n', None, "a.csv:2: not a row"),
+    ],
+)
+def test_the_delimiter_is_the_one_that_gives_equal_rows(
+    tmp_path, content, columns, cells
+):
+    (tmp_path / "a.csv").write_text(content)
+    if columns is None:
+        with pytest.raises(ValueError, match=cells):
+            load_records(str(tmp_path / "a.csv"))
+        return
+    records = load_records(str(tmp_path / "a.csv"))
+    assert [list(fields) for _, fields in records] == [columns] * cells
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
