@@ -4,7 +4,7 @@ erjepa configs ls                          # names and first lines
 erjepa configs show NAME [key=value ...]   # all keys, in full
 erjepa configs cp NAME FILE [key=value ...]
 erjepa configs validate FILE [key=value ...]
-erjepa configs init FILE --data PAIRS [--from NAME] [--set key=value]   # for your own data
+erjepa configs init FILE --data PAIRS [--from NAME] [key=value ...]   # for your own data
 """
 
 import argparse
@@ -63,9 +63,15 @@ def main(arguments: Sequence[str]) -> None:
         help="config to start from (default: %(default)s)",
     )
     command.add_set_option(
-        "another key, such as dataset.column_map='{input: A, output: B}'"
+        "another key, such as dataset.column_map='{input: A, output: B}'; also without --set"
     )
-    args = parser.parse_args(arguments)
+    # Not by add_overrides: argparse takes key=value after an option only outside of subcommands.
+    args, given = parser.parse_known_args(arguments)
+    is_init = args.command == "init"
+    if unknown := [word for word in given if word.startswith("-") or not is_init]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if is_init:
+        args.overrides = [*args.overrides, *given]
     with parser.errors(args):
         if args.command == "ls":
             _list()

@@ -157,8 +157,7 @@ def messages_of(
         f"{where}: the record has the columns {list(fields)}; "
         + (f"read {reads}?" if found else "none of them is known as source or target.")
         + " Name them with dataset.column_map.input=COLUMN dataset.column_map.output=COLUMN, or "
-        "dataset.column_map.messages=COLUMN for chats (erjepa configs init: --set before each)"
-        + for_labels
+        "dataset.column_map.messages=COLUMN for chats" + for_labels
     )
 
 

@@ -136,6 +136,25 @@ def test_a_dataset_of_the_hub_is_read_as_it_will_be(here, monkeypatch):
     assert load("my.yaml").dataset.get("name") == "main"
 
 
+def test_keys_stand_anywhere_after_the_file(here, capsys):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    words = "epochs=3 --data pairs.jsonl seed=4 --set batch_size=5 ~validation".split()
+    init("my.yaml", *words)
+    cfg = load("my.yaml")
+    assert (cfg.epochs, cfg.seed, cfg.batch_size) == (3, 4, 5)
+    assert cfg.eval_split == "test"
+    for word, error in (
+        ("--sed=4", "unrecognized arguments: --sed=4"),
+        ("seed", "seed: expected key=value"),
+    ):
+        with pytest.raises(SystemExit):
+            init("other.yaml", "--data", "pairs.jsonl", word)
+        assert error in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["configs", "ls", "seed=4"])
+    assert "unrecognized arguments: seed=4" in capsys.readouterr().err
+
+
 def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):
     (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     with pytest.raises(SystemExit):

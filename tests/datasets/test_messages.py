@@ -318,7 +318,7 @@ def test_a_role_that_sharegpt_does_not_have(read):
         (
             {"a": "1", "b": "2"},
             None,
-            r"a.jsonl:1: .*columns \['a', 'b'\]; none of them.*--set before each\)$",
+            r"a.jsonl:1: .*columns \['a', 'b'\]; none of them.* for chats$",
         ),
         (
             {"text": "1", "label": "2"},
