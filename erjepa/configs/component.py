@@ -159,6 +159,11 @@ class Signature:
         path = value.get(COMPONENT) if isinstance(value, Mapping) else value
         if self.may_be_list and isinstance(path, str) and _is_source(path):
             raise ValueError(f"{key}={path} is not a component; {_to_read(key, path)}")
+        if self.may_be_list and path is None and "source" in (value or ()):
+            raise ValueError(
+                f"{key}.source={value['source']} needs {key}, the component that reads it; "
+                f"{_to_read(key, value['source'])}"
+            )
         if not (isinstance(path, str) and isinstance(value, Mapping)):
             raise ValueError(
                 f"{key} must be the dotted path of a component, {key}=PATH, with its "

@@ -293,6 +293,28 @@ def test_a_component_that_reads_no_source(key):
     )
 
 
+def test_a_source_without_a_component():
+    with pytest.raises(ValueError) as error:
+        load("smollm2_135m_continual", ["eval_dataset.source=test.csv"])
+    assert str(error.value) == (
+        "eval_dataset.source=test.csv needs eval_dataset, the component that reads it; to read "
+        "a file or a dataset of the hub, set eval_dataset=erjepa.datasets.paired_dataset "
+        "eval_dataset.source=test.csv"
+    )
+
+
+def test_eval_dataset_may_take_the_columns_of_dataset():
+    names = {"input": "a", "output": "b"}
+    given = ["dataset.column_map={input: a, output: b}"]
+    given += [
+        "eval_dataset=erjepa.datasets.paired_dataset",
+        "eval_dataset.source=b.csv",
+    ]
+    given += ["eval_dataset.column_map=${dataset.column_map}"]
+    cfg = load("smollm2_135m_continual", given)
+    assert cfg.eval_dataset.get("column_map") == names
+
+
 def test_what_the_recipe_gives_is_no_key():
     with pytest.raises(ValueError, match="unknown config key dataset.tokenizer"):
         tiny("dataset.tokenizer=x")
