@@ -98,7 +98,7 @@ def _warnings(cfg: Config, progress: RunProgress) -> Iterator[str]:
     if warmup >= (steps := progress.expected_steps()):
         yield (
             f"lr_scheduler.num_warmup_steps={warmup}, but the run has {counted(steps, 'step')}: "
-            "the learning rate never reaches its value; set fewer"
+            f"the learning rate never reaches its value; set fewer, such as {steps // 10}"
         )
     distance = cfg.loss.get("distance") or "cosine"
     scores_by_it = cfg.replay.weight and cfg.replay.score == "jepa"

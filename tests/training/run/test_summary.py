@@ -109,6 +109,7 @@ def test_a_first_run_has_nothing_to_replay(said, start):
 def test_a_warmup_longer_than_the_run_is_a_warning(said, caplog):
     said("tiny_synth", "epochs=1", "lr_scheduler.num_warmup_steps=500")
     assert "num_warmup_steps=500, but the run has 500 steps:" in caplog.text
+    assert "set fewer, such as 50" in caplog.text
     said("tiny_synth", "stop.steps=4", "lr_scheduler.num_warmup_steps=4")
     assert "num_warmup_steps=4, but the run has 4 steps:" in caplog.text
     caplog.clear()
