@@ -89,11 +89,12 @@ FAMILIES = {
 def random_model(family: str, **extra):
     """A random model with three layers, in evaluation mode."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **SHAPE, **FAMILIES.get(family, {}), **extra)
+    shape = {**SHAPE, **FAMILIES.get(family, {}), **extra}
+    config = AutoConfig.for_model(family, **shape)
     return AutoModelForCausalLM.from_config(config).float().eval()
 
 
-def write_folder(folder: Path, family: str, template: str = TEMPLATE) -> Path:
+def write_folder(folder: Path, family: str, template: str = TEMPLATE, **shape) -> Path:
     """Write the model with a tokenizer of one token per byte."""
     folder.mkdir(parents=True, exist_ok=True)
     characters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -110,7 +111,7 @@ def write_folder(folder: Path, family: str, template: str = TEMPLATE) -> Path:
     )
     fast.chat_template = template
     fast.save_pretrained(folder)
-    random_model(family).save_pretrained(folder)
+    random_model(family, **shape).save_pretrained(folder)
     return folder
 
 

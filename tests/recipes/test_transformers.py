@@ -7,6 +7,7 @@ and transformers and PEFT load the exported weights.
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration
 
 from erjepa.checkpoints import checkpoint
@@ -17,7 +18,9 @@ from tests.harness.cases import some_of
 from tests.harness.runs import (
     assert_close_logs,
     assert_same,
+    evaluate,
     make_config,
+    paired,
     read_untimed,
     train,
     trained_weights,
@@ -108,6 +111,34 @@ def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
     assert (ours - base).abs().max() > 0.01
     torch.testing.assert_close(merged, ours, rtol=1e-4, atol=2e-5)
     torch.testing.assert_close(adapted, ours, rtol=1e-4, atol=2e-5)
+
+
+def test_a_qlora_run_is_scored_over_the_weights_that_it_trained_over(data, tmp_path):
+    def weights_of(decoder):
+        return {
+            name: weight.detach().to(torch.float32)  # dequantized
+            for name, weight in decoder.named_parameters()
+        }
+
+    wide = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}  # for NF4
+    folder = write_folder(tmp_path / "base", "qwen3", **wide)
+    settings = {"model__quantize_base": True, "stop__steps": 2, "num_workers": 0}
+    cfg = config(folder, data, tmp_path / "run", **settings)
+    (expected,) = train(cfg, 1, lambda recipe: weights_of(recipe._model.decoder))
+    scored = {
+        **paired("eval_dataset", data),
+        "eval_dataset.max_examples": 2,
+        "task": "exact_match",
+        "max_new_tokens": 4,
+    }
+    cfg = config(folder, data, tmp_path / "run", **settings, **scored)
+    assert evaluate(cfg).weights == "adapter"
+    path = tmp_path / "run" / "epoch_0_step_2"
+    found = weights_of(load_model(cfg, torch.device("cpu"), path))
+    assert_same(found, expected)
+    source = load_file(folder / "model.safetensors")
+    name = "layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(found[f"model.{name}"], source[f"model.{name}"])
 
 
 def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(data, tmp_path):

@@ -120,7 +120,7 @@ def lora_decoder(
         parent, _, last = name.rpartition(".")
         if last not in wanted:
             continue
-        with torch.device("meta"):
+        with no_init_weights():
             layer = adapted(
                 module.in_features,
                 module.out_features,
