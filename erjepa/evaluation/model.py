@@ -12,7 +12,11 @@ from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.training.model.adapter_layers import correct_dora
 from erjepa.training.model.adapters import initial_adapter_state
-from erjepa.training.model.build import call_in_modules, require_same_model
+from erjepa.training.model.build import (
+    build_decoder,
+    call_in_modules,
+    require_same_model,
+)
 from erjepa.training.run.earlier_weights import (
     checkpoint_reader,
     found_adapters,
@@ -27,13 +31,14 @@ def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
     """Build the model of a config without loading weights; with ``merged`` it is unquantized.
 
     Raises:
-        ValueError: if ``merged`` is set and the model has no adapters.
+        ValueError: if ``merged`` is set and the model has no adapters; as
+            :func:`~erjepa.training.model.build.build_decoder`.
     """
     is_quantized = cfg.model.get("quantize_base")
     plain = {"quantize_base": False} if cfg.merged and is_quantized else {}
     dtype = training.get_dtype(cfg.dtype, device=device)
     with training.set_default_dtype(dtype), device:
-        model = cfg.model.build(**plain).eval()
+        model = build_decoder(cfg.model, **plain).eval()
     correct_dora(model)
     if cfg.merged and not get_adapter_params(model):
         raise ValueError(

@@ -11,7 +11,7 @@ import torch._dynamo.config
 from torch import Tensor, nn
 from torchtune import training, utils
 
-from erjepa.configs import Config
+from erjepa.configs import Component, Config
 from erjepa.objective import PackedDecoder
 from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
@@ -33,6 +33,23 @@ class StartWeights(NamedTuple):
     averaged: dict[str, Any] | None = None  # see :meth:`AveragedWeights.state_dict`
 
 
+def build_decoder(model: Component, **arguments: Any) -> nn.Module:
+    """Build the decoder of a config, without its weights.
+
+    Raises:
+        ValueError: if it is to be quantized, and the size of a layer does not allow it.
+    """
+    try:
+        return model.build(**arguments)
+    except AssertionError as error:  # of torchao
+        if not model.get("quantize_base"):
+            raise
+        raise ValueError(
+            "model.quantize_base=True: NF4 needs a multiple of 16,384 weights in each quantized "
+            f"layer, which this model does not have ({error}); set it to False"
+        ) from error
+
+
 def build_model(
     cfg: Config,
     device: torch.device,
@@ -46,11 +63,12 @@ def build_model(
 
     Raises:
         ValueError: if a builder adds adapters without a parameter for their rank or alpha, or if
-            a model without adapters is to freeze its predictor tokens, or only to save adapters.
+            a model without adapters is to freeze its predictor tokens, or only to save adapters;
+            as :func:`build_decoder`.
     """
     dtype, trainable_dtype = dtypes_of(cfg)
     with training.set_default_dtype(dtype), torch.device("meta"):
-        decoder = cfg.model.build()
+        decoder = build_decoder(cfg.model)
     trainable = TrainableWeights(
         decoder, cfg.model, trainable_dtype=trainable_dtype, dtype=dtype
     )

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from erjepa.evaluation.model import empty_model
 from erjepa.training.model.build import build_model, require_same_model
 from tests.harness.models import small_decoder
 from tests.harness.runs import make_config
@@ -36,3 +37,14 @@ def test_a_builder_of_adapters_takes_their_rank():
     cfg = make_config([*removed, model], "tiny_synth")
     with pytest.raises(ValueError, match="adds adapters and has no parameter lora_ra"):
         build_model(cfg, torch.device("cpu"), 1, "sdpa")
+
+
+def test_layers_of_a_size_that_cannot_be_quantized():
+    cfg = make_config(["model.quantize_base=True"], "smollm2_135m_continual")
+    message = (
+        "model.quantize_base=True: NF4 needs a multiple of 16,384 .* set it to Fal"
+    )
+    with pytest.raises(ValueError, match=message):
+        build_model(cfg, torch.device("cpu"), 1, "sdpa")
+    with pytest.raises(ValueError, match=message):
+        empty_model(cfg, torch.device("cpu"))
