@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
+from erjepa.checkpoints.served_chat import ServedChat
 from erjepa.commands.doctor.checks import rank_of
 from erjepa.commands.doctor.memory import activation_bytes
 from erjepa.configs import load
@@ -476,6 +477,31 @@ def test_templates_that_render_the_end_of_a_chat_differently(
     assert target == "answer<|im_end|>"
     assert tokenizer.decode(tokenizer.stop_tokens, False) == "<|im_end|>"
     assert target_view == f"{answers}answer"
+
+
+@pytest.mark.parametrize("thought", ["<think>\n", "<think>\n\n</think>\n\n"])
+def test_the_target_follows_what_only_prompts_have(tmp_path, thought):
+    """As DeepSeek-R1's, or with ``enable_thinking: False``, a thought that chats do not have."""
+    template = TEMPLATE.replace("{% endif %}", thought + "{% endif %}")
+    template = template.replace(thought, "", 1)  # not after the system message
+    folder = write_folder(tmp_path, "llama", template)
+    tokenizer = TransformersTokenizer(str(folder))
+    messages = chat("ask", "say", "ask more", "answer", system="Convert.")
+    parts = [list(part) for part in ChatTemplate(tokenizer)(messages)]
+    source, bridge, target, source_view, target_view = map(
+        AutoTokenizer.from_pretrained(folder).decode, parts
+    )
+    past = "<|im_start|>user\nask<|im_end|>\n<|im_start|>assistant\nsay<|im_end|>\n"
+    answers = f"<|im_start|>assistant\n{thought}"
+    assert source == (
+        f"<|im_start|>system\nConvert.<|im_end|>\n{past}<|im_start|>user\nask more"
+    )
+    assert bridge == f"<|im_end|>\n{answers}"
+    assert target == "answer<|im_end|>"
+    assert source_view == f"{past}<|im_start|>user\nask more"
+    assert target_view == f"{answers}answer"
+    asked = [{"role": m.role, "content": m.text_content} for m in messages[:-1]]
+    assert ServedChat(folder).tokens(asked) == parts[0] + parts[1]
 
 
 def test_a_target_that_becomes_one_token_with_the_prompt_is_refused(tmp_path):

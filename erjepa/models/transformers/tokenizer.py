@@ -58,6 +58,12 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         self.pad_id = next(i for i in pad_ids if i is not None)
         self._ending = {role: self._ending_of(role) for role in ("user", "assistant")}
         self._header = self._default_header()
+        question, answer = ({"role": r, "content": "a"} for r in ("user", "assistant"))
+        prompt = self._render([question], add_generation_prompt=True)
+        # The prompt may end with text that finished chats do not have, such as "<think>".
+        self._chats_extend_prompts = (
+            self._render([question, answer])[: len(prompt)] == prompt
+        )
         ending = self._ending["assistant"]
         special = self._tokenizer.added_tokens_decoder
         # Some templates put a space before the token.
@@ -112,7 +118,8 @@ class TransformersTokenizer(ModelTokenizer, Transform):
 
         Args:
             add_end_tokens: False: leave out the end of the last message; if this is an empty
-                answer, end with the prompt for an answer.
+                answer, end with the prompt for an answer. An answer follows its prompt, even if
+                finished chats lack a part of this prompt.
 
         Raises:
             RuntimeError: if a message contains anything other than text.
@@ -127,6 +134,9 @@ class TransformersTokenizer(ModelTokenizer, Transform):
             tokens = self._render(chat)
         elif chat[-1] == _EMPTY:
             tokens = self._render(chat[:-1], add_generation_prompt=True)
+        elif chat[-1]["role"] == "assistant" and not self._chats_extend_prompts:
+            prompt = self._render(chat[:-1], add_generation_prompt=True, tokenize=False)
+            tokens = self.encode(prompt + chat[-1]["content"])
         else:
             tokens = self._render(chat)
             ending = self._ending[chat[-1]["role"]]
@@ -182,15 +192,11 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         """The system message that the template adds to a chat without one; "" if none."""
         return self.decode(self._header).strip().removeprefix("system").strip()
 
-    def _render(
-        self, chat: list[dict[str, str]], add_generation_prompt: bool = False
-    ) -> list[int]:
+    def _render(self, chat: list[dict[str, str]], **options: bool) -> Any:
+        """Return the tokens of a chat, or with ``tokenize=False`` its text."""
         try:
             return self._tokenizer.apply_chat_template(
-                chat,
-                add_generation_prompt=add_generation_prompt,
-                return_dict=False,
-                **self._template_kwargs,
+                chat, return_dict=False, **options, **self._template_kwargs
             )
         except TemplateError as error:
             raise ValueError(
