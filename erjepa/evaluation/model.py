@@ -9,6 +9,7 @@ from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.configs import Config
 from erjepa.training.model.adapter_layers import correct_dora
 from erjepa.training.model.adapters import initial_adapter_state
@@ -53,7 +54,7 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
     full weights, and adapters of no effect.
 
     Args:
-        path: checkpoint; ``None``: the base model.
+        path: checkpoint, or an adapter of PEFT; ``None``: the base model.
 
     Raises:
         FileNotFoundError: if the checkpoint was deleted, or lacks the weights.
@@ -62,8 +63,8 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
     adapter = None
     if path is not None and not path.is_dir():
         raise FileNotFoundError(f"{path} was deleted before it was loaded")
-    is_adapter = not cfg.merged and bool(get_adapter_params(model))
-    if path is None or (is_adapter and (path / checkpoint.ADAPTER).is_file()):
+    reads_adapter = not cfg.merged and bool(get_adapter_params(model))
+    if path is None or (reads_adapter and _is_adapter(path)):
         if path is not None:
             require_trained_over(path, cfg.base_adapters or [])
             adapter, _ = load_adapter(path, str(path), cfg, model)
@@ -80,6 +81,10 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
     model.load_state_dict(weights)
     if adapter is None:
         call_in_modules(model, "initialize_dora_magnitude")
+
+
+def _is_adapter(path: Path) -> bool:
+    return (path / checkpoint.ADAPTER).is_file() or is_peft_adapter(path)
 
 
 def load_model(

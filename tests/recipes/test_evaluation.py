@@ -53,6 +53,11 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
         summary = evaluate(tiny(tmp_path, *overrides), ranks)
         assert predictions(tmp_path, Path(summary.checkpoint).name) == expected
 
+    peft = trained / "epoch_0" / "adapter"
+    summary = evaluate(tiny(tmp_path, f"checkpoint_dir={peft}"))
+    assert summary.weights == "adapter"
+    assert predictions(tmp_path, "adapter") == expected
+
     as_exported = tiny(tmp_path / "again", f"checkpoint_dir={merged}", "merged=True")
     assert evaluate(as_exported).weights == "merged"
     assert predictions(tmp_path / "again", "merged_merged") == expected
