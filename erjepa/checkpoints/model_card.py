@@ -71,6 +71,11 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER")  # merged
 model = AutoPeftModelForCausalLM.from_pretrained("FOLDER/adapter")  # on top of the base
 ```"""
 
+_USE_QUANTIZED = """
+
+The adapter was trained over the 4-bit base, so over the unquantized base its outputs differ; the merged
+model computes those of training."""
+
 _USE_MODEL = """\
 Each folder `epoch_*` holds the model:
 
@@ -143,7 +148,11 @@ def model_card(
         tags = ["torchtune", "lora", "er-jepa"]
         use = _USE_ADAPTER if has_peft else _USE_MODEL
         alpha = model.get("lora_alpha")
-        rows["adapter"] = markdown(f"LoRA, rank {rank}, alpha {alpha}")
+        kind = "LoRA"
+        if model.get("quantize_base"):
+            kind = "QLoRA"
+            use += _USE_QUANTIZED if has_peft else ""
+        rows["adapter"] = markdown(f"{kind}, rank {rank}, alpha {alpha}")
     else:
         tags, use = ["torchtune", "er-jepa"], _USE_MODEL
         rows["trained"] = "every weight (full fine-tuning)"

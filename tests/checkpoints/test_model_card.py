@@ -173,6 +173,14 @@ def test_no_peft_adapter_is_promised_where_there_is_none():
     assert "| adapter | LoRA" in card and "peft" not in card and "adapter/" not in card
 
 
+@pytest.mark.parametrize("has_peft", [True, False])
+def test_a_quantized_base_is_named(has_peft):
+    card = model_card(config(model__quantize_base=True), {}, has_peft)
+    assert "| adapter | QLoRA, rank 32, alpha 64 |" in card
+    assert ("trained over the 4-bit base" in card) == has_peft
+    assert "4-bit" not in model_card(config(), {}, has_peft)
+
+
 def test_adapters_in_the_base_are_named():
     card = model_card(config() | {"base_adapters": ["a|b", "c"]}, {})
     assert "2-135M-Instruct`, adapters merged in: `a\\|b`, `c` |" in card
