@@ -225,7 +225,7 @@ class Before:
     max_new_tokens: int  # of the answers
 
     def compare(self, task: Task, scored: Sequence[Mapping[str, Any]]) -> Change:
-        verdicts = task.score(list(self.answers.values()))
+        _, verdicts = task.judge(self.answers.values())
         now = {prediction["id"]: prediction[task.primary] for prediction in scored}
         return change(
             str(self.checkpoint),

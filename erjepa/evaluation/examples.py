@@ -132,7 +132,8 @@ def scoring_task(cfg: Config, dataset: PairedDataset, ids: Sequence[int]) -> Tas
     if cfg.primary is not None:
         target = dataset.target_text(ids[0])
         fields = {"target": target, "output": target, **dataset.scoring_fields(ids[0])}
-        if cfg.primary not in (known := task.score([fields])[0]):
+        _, verdicts = task.judge([fields])
+        if cfg.primary not in (known := verdicts[0]):
             raise ValueError(
                 f"primary={cfg.primary}: task={task.name} has {', '.join(known)}"
             )

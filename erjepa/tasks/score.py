@@ -69,7 +69,7 @@ def score_predictions(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[list[dict[str, Any]], Summary]:
     """Return the predictions with ``extracted`` and their verdicts, and the summary of these."""
-    verdicts = task.score(predictions)
+    extracted, verdicts = task.judge(predictions)
     readings = summarize(predictions, verdicts, task.primary)
     if taken := sorted(readings.keys() & {*Summary.model_fields, *_PREDICTION}):
         raise ValueError(
@@ -88,8 +88,8 @@ def score_predictions(
         }
     )
     scored = [
-        {**prediction, "extracted": task.extract(prediction["output"]), **verdict}
-        for prediction, verdict in zip(predictions, verdicts, strict=True)
+        {**prediction, **verdict}
+        for prediction, verdict in zip(extracted, verdicts, strict=True)
     ]
     return scored, summary
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from erjepa.commands.score import main
@@ -200,6 +201,22 @@ def test_a_task_of_the_users_own(tmp_path, capsys):
         [f"{__name__}.SHOUTING", file, "--databases", "d"], "SHOUTING has none", capsys
     )
     assert not CALLED
+
+
+def score_extracted(predictions):
+    return [{"same": np.bool_(p["extracted"] == p["target"])} for p in predictions]
+
+
+EXTRACTED = Task("extracted", "same", str.lower, score_extracted)
+
+
+def test_a_scorer_gets_what_is_extracted_and_may_use_numpy(tmp_path, capsys):
+    lines = [{"target": "ab", "output": "AB"}, {"target": "ab", "output": "c"}]
+    file = write(tmp_path / "out.jsonl", *lines)
+    main([f"{__name__}.EXTRACTED", file, "--output", str(tmp_path)])
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 0.5
+    scored = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(scored[0]) == {**lines[0], "extracted": "ab", "same": True}
 
 
 def test_a_metric_needs_a_name_of_its_own(tmp_path, capsys):
