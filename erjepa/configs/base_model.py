@@ -5,6 +5,7 @@ from pathlib import Path
 
 from erjepa.configs.component import Component
 from erjepa.configs.schema import Config
+from erjepa.utils.files import relative_note
 from erjepa.utils.hub import is_copy_of, is_repository, local_copy
 
 
@@ -39,12 +40,12 @@ def require_files(config: Config) -> Config:
             if path == config.base_model:
                 raise FileNotFoundError(
                     f"{key}={path} does not exist. Set it to the folder of a model, or to a "
-                    "repository of the hub, OWNER/NAME."
+                    f"repository of the hub, OWNER/NAME{relative_note(path)}."
                 )
             raise FileNotFoundError(
                 f"{key}={path} does not exist. Get the base model with\n"
                 f"  tune download {config.base_model} --output-dir {folder}\n"
-                f"or set {key} to where it is."
+                f"or set {key} to where it is{relative_note(path)}."
             )
     return config
 

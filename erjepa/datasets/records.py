@@ -30,7 +30,7 @@ from unittest.mock import patch
 from urllib.parse import urlsplit
 
 from erjepa.utils.escape import one_line
-from erjepa.utils.files import require_utf8
+from erjepa.utils.files import relative_note, require_utf8
 from erjepa.utils.hub import is_reachable, is_repository
 from erjepa.utils.jsonl import parse_json, read_jsonl
 
@@ -121,7 +121,7 @@ def _reader(path: Path, name: str) -> Callable[..., Iterator[tuple[str, Any]]]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path}: no such file or folder; set the dataset's source to a file, a folder, "
-            "a URL or a dataset of the Hugging Face hub, OWNER/NAME"
+            f"a URL or a dataset of the Hugging Face hub, OWNER/NAME{relative_note(path)}"
         )
     suffix = _suffix(name)
     if suffix not in _READERS:

@@ -29,6 +29,13 @@ def config_of_run(path: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def relative_note(path: str | Path) -> str:
+    """Return the end of a message on a missing path: where it was looked for, if relative."""
+    if os.path.isabs(path):
+        return ""
+    return f"; a relative path is read from the current folder, {os.getcwd()}"
+
+
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:
     """Raise a ValueError, with line and column of the first invalid byte, if it is not UTF-8."""
     try:

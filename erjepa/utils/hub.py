@@ -12,6 +12,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import get_session
 
+from erjepa.utils.files import relative_note
+
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
@@ -62,8 +64,10 @@ def local_copy(repository: str, revision: str | None) -> Path:
     except RevisionNotFoundError:
         todo = f"has no revision {revision}"
     except (RepositoryNotFoundError, HFValidationError):
-        todo = "is neither a folder nor a hub repository that you may read"
+        note = relative_note(repository)
+        todo = f"is neither a folder nor a hub repository that you may read{note}"
     except OSError as error:
         cause = " ".join(str(error).split())[:200]
         todo = f"is not a folder, and the hub cannot be reached ({cause}): set it to the model's folder"
+        todo += relative_note(repository)
     raise FileNotFoundError(f"model.path={repository} {todo}")

@@ -1,5 +1,7 @@
 """A model named by its repository is downloaded once; failures are one-line errors."""
 
+import re
+
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -10,6 +12,7 @@ from huggingface_hub.errors import (
 )
 
 from erjepa.configs import load, require_files
+from erjepa.datasets.records import load_records
 from erjepa.utils import hub
 
 CONFIG = "qwen3_0_6b_continual"
@@ -49,6 +52,23 @@ def test_a_repository_becomes_its_local_copy(tmp_path, monkeypatch):
         FileNotFoundError, match="model.path=a/b is not a folder, and the"
     ):
         require_files(load(CONFIG, ["model.path=a/b"]))
+
+
+def test_a_missing_path_is_said_to_be_read_from_the_current_folder(
+    monkeypatch, tmp_path
+):
+    """The config of a run has its paths as they were written, perhaps in another folder."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    said = f"; a relative path is read from the current folder, {tmp_path}"
+    for path in ("models/own", "models/of/own"):
+        with pytest.raises(FileNotFoundError, match=re.escape(said)):
+            require_files(load(CONFIG, [f"model.path={path}"]))
+    with pytest.raises(FileNotFoundError, match=re.escape(said)):
+        load_records("data.jsonl")
+    with pytest.raises(FileNotFoundError) as caught:
+        require_files(load(CONFIG, ["model.path=/a/b"]))
+    assert "relative" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
