@@ -51,12 +51,7 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
         FileNotFoundError: if there is no adapter, or a recorded one is gone.
         ValueError: if an adapter was trained over a base with other adapters merged in.
     """
-    given = cfg.base_adapters or []
-    if run is not None:
-        recorded = _trained_with(run).get("base_adapters") or []
-        if given and _as_recorded(given, run) == recorded:
-            return recorded
-    return [str(path.absolute()) for path in adapters_to_merge(cfg)] or None
+    return [str(path.absolute()) for path in adapters_to_merge(cfg, run)] or None
 
 
 def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
@@ -71,21 +66,32 @@ def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
     """
     recorded = _trained_with(adapter).get("base_adapters") or []
     paths = list(given)
-    for i, (name, path) in enumerate(zip(given, recorded, strict=False)):
+    for i, (name, before) in enumerate(zip(given, recorded, strict=False)):
+        path = _found(before, name)
         if not _is_of(path, name):
             continue
-        if not Path(path).exists():
+        if not path.exists():
             raise FileNotFoundError(
                 f"{adapter} was trained over {path}, which is gone: restore it from a copy. A "
                 "run that is trained further keeps its checkpoints with keep_last_n=null"
             )
-        paths[i] = path
+        paths[i] = str(path)
     return paths
 
 
-def _is_of(recorded: str, name: str) -> bool:
+def _found(recorded: str, name: str) -> Path:
+    """Return the path of a recorded adapter: if it is gone, its run may have been moved to where
+    ``name`` is.
+    """
+    path = Path(recorded)
+    if path.exists():
+        return path
+    return checkpoint.current(Path(name).absolute()).with_name(path.name)
+
+
+def _is_of(recorded: Path, name: str) -> bool:
     """Whether an absolute path may be what ``name`` stood for: a run, a checkpoint, ``best``."""
-    paths = (Path(recorded), checkpoint.with_link(Path(recorded)))
+    paths = (recorded, checkpoint.with_link(recorded))
     return any(path.is_relative_to(Path(name).absolute()) for path in paths)
 
 
@@ -121,12 +127,14 @@ def start_key(cfg: Config) -> str:
     return "init_from" if cfg.continue_from is None else "continue_from"
 
 
-def adapters_to_merge(cfg: Config) -> list[Path]:
-    """Find the adapters of ``base_adapters``: of a run, the checkpoint that a later one of them was
-    trained over, otherwise the newest. Raises as :func:`found_adapters` does.
+def adapters_to_merge(cfg: Config, run: Path | None = None) -> list[Path]:
+    """Find the adapters of ``base_adapters``: of a run, the checkpoint that ``run`` or a later one
+    of them was trained over, otherwise the newest. Arguments and errors as of
+    :func:`found_adapters`.
     """
     given = cfg.base_adapters or []
-    names, paths = given, []
+    names = given if run is None else _as_recorded(given, run)
+    paths = []
     for i in reversed(range(len(given))):
         path = _find_adapter(names[i], "base_adapters")
         require_trained_over(path, given[:i], to_merge=given[i])
@@ -157,7 +165,7 @@ def require_trained_over(
 ) -> None:
     """Raise ValueError if a run trained an adapter over a base with other adapters merged in.
 
-    Recorded adapters that have been moved are compared by their number.
+    Recorded adapters that are not found are compared by their number.
 
     Args:
         given: adapters that are merged into the base.
@@ -167,8 +175,8 @@ def require_trained_over(
     trained = _trained_with(adapter).get("base_adapters") or []
     n = len(trained)
     is_other = any(
-        Path(path).exists() and not _is_of(path, name)
-        for path, name in zip(trained, given, strict=False)
+        (path := _found(before, name)).exists() and not _is_of(path, name)
+        for before, name in zip(trained, given, strict=False)
     )
     fits = n == len(given) or (to_merge is not None and n < len(given))
     if fits and not is_other:

@@ -134,6 +134,25 @@ def test_adapters_are_merged_as_the_later_ones_were_trained(tmp_path):
     shutil.rmtree(recorded)
     with pytest.raises(FileNotFoundError, match="january/epoch_0, which is gone"):
         found(january, february)
-    january.rename(tmp_path / "moved")
-    found_there = [str(tmp_path / "moved" / "epoch_1"), str(second)]
-    assert found(tmp_path / "moved", february) == found_there
+
+
+def test_of_a_run_that_was_moved_the_recorded_adapter_is_merged(tmp_path):
+    january, february, moved = (tmp_path / m for m in ("january", "february", "moved"))
+    recorded, _ = (adapter(january / f"epoch_{i}") for i in range(2))
+    second = adapter(february / "epoch_0", recorded)
+    january.rename(moved)
+    expected = str(moved / recorded.name)
+    cfg = load("tiny_synth", [f"base_adapters=[{moved}]"])
+    both = load("tiny_synth", [f"base_adapters=[{moved},{february}]"])
+    require_trained_over(second, [str(moved)])
+    assert found_adapters(cfg, second) == [expected]
+    assert found_adapters(both, None) == [expected, str(second)]
+    with pytest.raises(ValueError, match="set base_adapters"):
+        require_trained_over(second, [str(moved / "epoch_1")])
+    shutil.rmtree(expected)
+    for found in (
+        lambda: found_adapters(cfg, second),
+        lambda: found_adapters(both, None),
+    ):
+        with pytest.raises(FileNotFoundError, match="moved/epoch_0, which is gone"):
+            found()
