@@ -16,7 +16,7 @@ from erjepa.configs.schema import COMPONENTS, KEYS, PROFILER, Config, Stop, Vali
 from erjepa.configs.synonyms import SYNONYMS
 from erjepa.replay import ReplaySettings
 from erjepa.utils.checked import checked, normalize_numbers, reject_unknown
-from erjepa.utils.files import CONFIG
+from erjepa.utils.files import CONFIG, moved_along
 
 _NAMES = re.compile(r"\$\{[\s.]*(\w*)")  # a key, or a resolver, within an interpolation
 _SECTIONS = {"stop": Stop, "validation": Validation, "replay": ReplaySettings}
@@ -26,8 +26,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """Load a config with its ``defaults`` and overrides, and check it.
 
     The ``output_dir`` of a run's own config is the folder that it is in: the run may have been
-    moved or copied. Another run can start with it and a ``continue_from`` of its own, even if the
-    run was resumed. Arguments as in :func:`~erjepa.configs.merged`.
+    moved or copied, and its ``base_adapters`` along with it. Another run can start with it and a
+    ``continue_from`` of its own, even if the run was resumed. Arguments as in
+    :func:`~erjepa.configs.merged`.
 
     Raises:
         FileNotFoundError: if there is no such config.
@@ -36,7 +37,11 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     values, file = merged(name), Path(config_path(name))
     if file.name == CONFIG:
-        values["output_dir"] = str(file.parent)
+        before, folder = values.get("output_dir", ""), file.parent
+        if paths := values.get("base_adapters"):
+            moved = [str(moved_along(path, before, folder)) for path in paths]
+            values["base_adapters"] = moved
+        values["output_dir"] = str(folder)
         _unset_start(values, overrides)
     return read(with_overrides(values, overrides))
 

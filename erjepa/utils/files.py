@@ -29,6 +29,29 @@ def config_of_run(path: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def moved_along(path: str, output_dir: str, folder: Path) -> Path:
+    """Return where a path in a run's config lies now: if it was moved along with the run, in the
+    same place relative to it; otherwise the path unchanged.
+
+    Args:
+        path: absolute or, as ``output_dir``, relative to the folder in which the run was started.
+        output_dir: that of the config.
+        folder: where the run is now.
+    """
+    given = Path(path)
+    if given.is_absolute() and given.exists():
+        return given
+    # The run was started in some folder above an absolute path, if output_dir is relative.
+    started_in = reversed(given.parents) if given.is_absolute() else [Path.cwd()]
+    for start in started_in:
+        relative = os.path.relpath(given, start / output_dir)
+        moved = Path(os.path.normpath(folder.absolute() / relative))
+        is_known = moved.exists() or config_of_run(moved)  # a deleted checkpoint
+        if is_known and moved != given.absolute():
+            return moved
+    return given
+
+
 def relative_note(path: str | Path) -> str:
     """Return the end of a message on a missing path: where it was looked for, if relative."""
     if os.path.isabs(path):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import checkpoint
+from erjepa.configs import load
 from erjepa.evaluation.earlier import starts_of
 from erjepa.evaluation.model import load_model
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
@@ -144,6 +145,31 @@ def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
             ValueError, match=re.escape(f"set base_adapters={expected}")
         ):
             train(config(base, data, tmp_path / "other", **starts))
+
+
+def test_runs_that_were_moved_have_the_base_of_their_training(
+    base, data, tmp_path, earlier
+):
+    """By their folder, or by the new paths of the earlier runs; scored, or resumed."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(earlier, old / "january")
+    cfg = config(
+        *(base, data, old / "february"),
+        base_adapters=f"[{old}/january]",
+        stop__steps=1,
+    )
+    train(cfg)
+    (name,) = (path.name for path in checkpoint.checkpoints(old / "february"))
+    shutil.copytree(old / "february" / name, old / "january" / "epoch_1")
+    expected = load_model(cfg, torch.device("cpu"), old / "february" / name)
+    old.rename(new)
+    for given in ((), (f"base_adapters=[{new}/january]",)):
+        moved = load(str(new / "february"), given)
+        found = load_model(moved, torch.device("cpu"), new / "february" / name)
+        assert_same(found.state_dict(), expected.state_dict())
+        steps = 2 + len(given)
+        again = ["resume_from_checkpoint=True", f"stop.steps={steps}", *given]
+        train(load(str(new / "february"), again))
 
 
 def test_a_checkpoint_keeps_its_scale_away_from_its_run(base, data, tmp_path, earlier):

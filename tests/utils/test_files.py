@@ -5,10 +5,17 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from erjepa.utils.files import let_others_read, require_utf8, write_whole
+from erjepa.utils.files import (
+    CONFIG,
+    let_others_read,
+    moved_along,
+    require_utf8,
+    write_whole,
+)
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
 
@@ -107,3 +114,47 @@ def test_files_are_utf8_in_any_locale(tmp_path):
     command = [sys.executable, "-c", code, str(file)]
     subprocess.run(command, env={**os.environ, **locale}, check=True)
     assert file.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("path", "output_dir"),
+    [
+        ("{old}/ba/jan", "{old}/ba/feb"),
+        ("{old}/ba/jan", "ba/feb"),
+        ("{old}/ba/jan", "feb"),  # started in ba
+        ("ba/jan", "ba/feb"),
+        ("../ba/jan", "feb"),
+    ],
+)
+def test_what_was_moved_along_with_a_run_is_found_next_to_it(
+    tmp_path, monkeypatch, path, output_dir
+):
+    old, new = tmp_path / "old", tmp_path / "new" / "ba"
+    path, output_dir = (name.format(old=old) for name in (path, output_dir))
+    (old / "ba").mkdir(parents=True)
+    monkeypatch.chdir(old)
+    assert moved_along(path, output_dir, new / "feb") == Path(path)
+    for run in ("jan", "feb"):
+        (new / run).mkdir(parents=True)
+        (new / run / CONFIG).touch()
+    for name in ("", "/epoch_0"):  # a checkpoint that was deleted
+        found = moved_along(path + name, output_dir, new / "feb")
+        assert found == Path(f"{new}/jan{name}")
+    # Only the run was moved.
+    (old / "ba" / "jan").mkdir()
+    shutil.rmtree(new / "jan")
+    monkeypatch.chdir(old / "ba")
+    assert moved_along(path, output_dir, new / "feb") == Path(path)
+
+
+def test_a_path_that_was_not_moved_is_returned_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for run in ("jan", "feb"):
+        (tmp_path / run).mkdir()
+    assert moved_along("jan", "feb", tmp_path / "feb") == Path("jan")
+    # Of two runs of the same name, it is the one of that time.
+    (tmp_path / "new").mkdir()
+    (tmp_path / "feb").rename(tmp_path / "new" / "feb")
+    (tmp_path / "new" / "jan").mkdir()
+    jan = str(tmp_path / "jan")
+    assert moved_along(jan, "feb", tmp_path / "new" / "feb") == Path(jan)

@@ -19,7 +19,7 @@ from erjepa.configs import Config, merged, resolved
 from erjepa.training.model.adapters import merge_adapters
 from erjepa.training.model.build import require_same_model
 from erjepa.utils.escape import counted
-from erjepa.utils.files import EMA, config_of_run
+from erjepa.utils.files import EMA, config_of_run, moved_along
 
 
 def load_base(
@@ -196,12 +196,18 @@ def config_of(path: Path) -> Mapping[str, Any]:
 
 def _trained_with(adapter: Path) -> dict[str, Any]:
     """Return ``lora_alpha`` and ``base_adapters`` of the run that wrote an adapter, as far as its
-    checkpoint or else the config of the run has them.
+    checkpoint or else the config of the run has them; those that were moved along with the run
+    where they are now.
     """
-    config = config_of(adapter)
+    file, config = config_of_run(adapter), config_of(adapter)
     of_run = {**config.get("model", {}), "base_adapters": config.get("base_adapters")}
     is_ours = (adapter / checkpoint.PROGRESS).is_file()
-    return {**of_run, **(checkpoint.load_progress(adapter) if is_ours else {})}
+    found = {**of_run, **(checkpoint.load_progress(adapter) if is_ours else {})}
+    if file is not None and (paths := found["base_adapters"]):
+        before = config.get("output_dir", "")
+        moved = [str(moved_along(path, before, file.parent)) for path in paths]
+        found["base_adapters"] = moved
+    return found
 
 
 def load_trained(

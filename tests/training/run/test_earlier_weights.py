@@ -19,7 +19,8 @@ from tests.harness.memories import write_run
 
 
 def test_an_adapter_belongs_to_the_base_it_was_trained_over(tmp_path):
-    (tmp_path / "torchtune_config.yaml").write_text("base_adapters: [a, b]\n")
+    config = "output_dir: run\nbase_adapters: [a, b]\n"
+    (tmp_path / "torchtune_config.yaml").write_text(config)
     path = tmp_path / "epoch_0"
     require_trained_over(path, ["a", "b"])
     require_trained_over(path, ["a", "b", "c"], "path")  # c was trained over the same
@@ -156,3 +157,25 @@ def test_of_a_run_that_was_moved_the_recorded_adapter_is_merged(tmp_path):
     ):
         with pytest.raises(FileNotFoundError, match="moved/epoch_0, which is gone"):
             found()
+
+
+def test_a_moved_run_is_used_by_its_folder(tmp_path):
+    """Its recorded adapters are those that were moved along with it."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    recorded, _ = (adapter(old / "january" / f"epoch_{i}") for i in range(2))
+    adapter(old / "february" / "epoch_0", recorded)
+    text = (
+        f"defaults: tiny_synth\noutput_dir: {old}/february\nbase_adapters: [{recorded}]"
+    )
+    (old / "february" / "torchtune_config.yaml").write_text(text)
+    old.rename(new)
+    expected = [str(new / "january" / "epoch_0")]
+    cfg = load(str(new / "february"))
+    for run in (None, new / "february", new / "february" / "epoch_0"):
+        assert found_adapters(cfg, run) == expected
+    require_trained_over(new / "february" / "epoch_0", cfg.base_adapters)
+    both = load("tiny_synth", [f"base_adapters=[{new}/january,{new}/february]"])
+    assert found_adapters(both, None) == [*expected, str(new / "february" / "epoch_0")]
+    shutil.rmtree(expected[0])
+    with pytest.raises(FileNotFoundError, match="new/january/epoch_0, which is gone"):
+        found_adapters(cfg, new / "february")
