@@ -19,7 +19,7 @@ from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
 from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.checked import checked, read_json
-from erjepa.utils.files import EMA, PREDICTIONS, config_of_run
+from erjepa.utils.files import EMA, PREDICTIONS, config_of_run, moved_along
 from erjepa.utils.summary import Change, scores_of_run
 
 # Keys that determine, in addition to the dataset, the scored examples and the scoring.
@@ -175,26 +175,22 @@ def _starts(
     """Return the paths that a run started from: weights, merged adapters and memories.
 
     In place of an earlier run or its link ``best``, this is the checkpoint for which it stood then,
-    if the run's own checkpoint ``path`` has recorded it. Relative paths are relative to the folder in which the
-    run was started. If the run's ``output_dir`` is relative too, that folder is inferred from the
-    location of its config.
+    if the run's own checkpoint ``path`` has recorded it. Paths that were moved along with the run,
+    whose config is ``file``, are those of now.
     """
     cfg = checked(_Config, values, str(file or ""))
     memories = cfg.replay.init_from if cfg.replay else None
     memories = [memories] if isinstance(memories, str) else memories or []
     adapters = reversed(cfg.base_adapters or [])
-    runs = [Path(p) for p in (cfg.init_from, *adapters, *memories) if p]
+    runs = [run for run in (cfg.init_from, *adapters, *memories) if run]
     has_progress = (path / PROGRESS).is_file()
     names = load_progress(path).get("started_from", {}) if has_progress else {}
-    starts = [
-        Path(os.path.normpath(run / names[str(run)])) if str(run) in names else run
-        for run in runs
-    ]
-    if file is not None:
-        folder, relative = file.absolute().parent.parts, Path(cfg.output_dir).parts
-        typed_in = Path(*folder[: -len(relative)])
-        if folder[-len(relative) :] == relative and typed_in != Path.cwd():
-            return [typed_in / start for start in starts]
+    starts = []
+    for run in runs:
+        start = moved_along(run, cfg.output_dir, file.parent) if file else Path(run)
+        if name := names.get(str(Path(run))):
+            start = Path(os.path.normpath(start / name))
+        starts.append(start)
     return starts
 
 

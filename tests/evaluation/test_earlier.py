@@ -24,7 +24,8 @@ def write_run(tmp_path, monkeypatch):
 
     def write(name, *starts, scores=(), **keys):
         weights, *memories = starts or (None,)
-        keys = {"init_from": weights, "eval_dataset": data(name), **keys}
+        of_name = {"output_dir": name, "eval_dataset": data(name)}
+        keys = {**of_name, "init_from": weights, **keys}
         keys["replay"] = {"init_from": memories or None}
         for folder in ("epoch_0", "epoch_1/ema"):
             (tmp_path / name / folder).mkdir(parents=True)
@@ -188,6 +189,27 @@ def test_relative_paths_are_those_of_training(write_run, tmp_path, monkeypatch):
     assert not found(tmp_path / "c" / "epoch_1", warn=said.append)
     (missing,) = said
     assert missing.startswith(f"forgetting since {tmp_path}/other/a is not measured")
+
+
+@pytest.mark.parametrize("disk", ["", "{old}/"])
+def test_runs_that_were_moved_together(write_run, tmp_path, monkeypatch, disk):
+    """To where relative paths and whole ones do not lead; a was trained further before that."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    disk = disk.format(old=old)
+    write_run("a", output_dir=f"{disk}a", scores={"epoch_0": data("a")})
+    merged = [str(old / "a" / "epoch_0")]
+    write_run("b", f"{disk}a", output_dir=f"{disk}b", base_adapters=merged)
+    write_run("c", None, f"{disk}b", output_dir=f"{disk}c", base_adapters=merged)
+    progress = json.dumps({"started_from": {f"{disk}a": "epoch_0"}})
+    (tmp_path / "b" / "epoch_1" / "progress.json").write_text(progress)
+    new.mkdir()
+    for run in "abc":
+        (tmp_path / run).rename(new / run)
+    assert list(found(new / "b" / "epoch_1")) == [str(new / "a" / "epoch_0")]
+    runs = found(new / "c" / "epoch_1")
+    assert list(runs) == [str(new / "a" / "epoch_0"), str(new / "b" / "epoch_1")]
+    (new / "a" / "epoch_0").rmdir()  # by its run
+    assert list(found(new / "c" / "epoch_1")) == list(runs)
 
 
 def test_a_missing_run_of_two_branches_is_warned_about_once(write_run, tmp_path):
