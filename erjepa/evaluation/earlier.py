@@ -109,18 +109,18 @@ def earlier_runs(
     Its run started from ``starts``, see :func:`starts_of`. ``warn`` is called for a missing run;
     PEFT adapters and memories without a run are skipped.
     """
-    waiting, known = list(starts), set[Path]()
+    waiting, known = list(starts), set[str]()
     runs: dict[Path, EarlierRun] = {}
     while waiting:
         start = waiting.pop(0)
-        if start in known:
+        if (whole := os.path.abspath(start)) in known:
             continue
-        known.add(start)
+        known.add(whole)
         try:
             file, checkpoint = _find_run(start)
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
-                warn(f"forgetting since {start.absolute()} is not measured: {error}")
+                warn(f"forgetting since {whole} is not measured: {error}")
             continue
         if file.resolve() in runs:
             continue

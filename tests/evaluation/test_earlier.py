@@ -212,10 +212,10 @@ def test_runs_that_were_moved_together(write_run, tmp_path, monkeypatch, disk):
     assert list(found(new / "c" / "epoch_1")) == list(runs)
 
 
-def test_a_missing_run_of_two_branches_is_warned_about_once(write_run, tmp_path):
-    for branch in ("b", "c"):
-        write_run(branch, "gone", output_dir=f"/elsewhere/{branch}")
-    write_run("d", "b", "c")
+def test_a_missing_run_of_several_branches_is_warned_about_once(write_run, tmp_path):
+    for branch, gone in (("b", "gone"), ("c", tmp_path / "gone"), ("d", "./b/../gone")):
+        write_run(branch, str(gone), output_dir=f"/elsewhere/{branch}")
+    write_run("e", "b", "c", "d")
     said = []
-    found(tmp_path / "d" / "epoch_1", warn=said.append)
+    found(tmp_path / "e" / "epoch_1", warn=said.append)
     assert len(said) == 1 and "gone" in said[0]
