@@ -79,6 +79,9 @@ class EarlierRun:
         if not self.scores and self.pairs is not None:
             yield {**self.how, self.key: self.pairs}
 
+    def was_scored_only_on(self, pairs: Sequence[Any]) -> bool:
+        return all(getattr(settings, self.key) in pairs for _, settings in self.scores)
+
     def predictions(self, pairs: Any) -> Path | None:
         """Return the path of the checkpoint's predictions on a dataset, or ``None``."""
         for folder, settings in self.scores:
@@ -106,29 +109,35 @@ def earlier_runs(
 ) -> list[EarlierRun]:
     """Return the runs before the one that wrote a checkpoint, nearest first.
 
-    Its run started from ``starts``, see :func:`starts_of`. ``warn`` is called for a missing run;
-    PEFT adapters and memories without a run are skipped.
+    Its run started from ``starts``, see :func:`starts_of`. ``warn`` is called for a missing run,
+    unless its dataset is known, since a run that started from it was scored on another dataset than
+    those of the runs that are left. PEFT adapters and memories without a run are skipped.
     """
-    waiting, known = list(starts), set[str]()
-    runs: dict[Path, EarlierRun] = {}
+    # Each start with the runs that lead to it.
+    waiting = [(start, list[EarlierRun]()) for start in starts]
+    runs = dict[Path, EarlierRun]()
+    missing = dict[str, tuple[str, list[EarlierRun]]]()
     while waiting:
-        start = waiting.pop(0)
-        if (whole := os.path.abspath(start)) in known:
-            continue
-        known.add(whole)
+        start, later = waiting.pop(0)
         try:
             file, checkpoint = _find_run(start)
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
-                warn(f"forgetting since {whole} is not measured: {error}")
+                whole = os.path.abspath(start)
+                text = f"forgetting since {whole} is not measured: {error}"
+                missing.setdefault(whole, (text, []))[1].extend(later)
             continue
         if file.resolve() in runs:
             continue
         if path.name == EMA and (checkpoint / EMA).is_dir():
             checkpoint /= EMA
         config = resolved(merged(str(file)))
-        runs[file.resolve()] = _read_run(file, checkpoint, config, cfg)
-        waiting += _starts(config, checkpoint, file)
+        run = runs[file.resolve()] = _read_run(file, checkpoint, config, cfg)
+        waiting += [(s, [*later, run]) for s in _starts(config, checkpoint, file)]
+    own = [cfg.as_dict()[SCORED[cfg.eval_split]], *(run.pairs for run in runs.values())]
+    for text, later in missing.values():
+        if all(run.was_scored_only_on(own) for run in later):
+            warn(text)
     return list(runs.values())
 
 

@@ -219,3 +219,23 @@ def test_a_missing_run_of_several_branches_is_warned_about_once(write_run, tmp_p
     said = []
     found(tmp_path / "e" / "epoch_1", warn=said.append)
     assert len(said) == 1 and "gone" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("scored", "is_known"), [("ab", True), ("b", False), ("bcd", False), ("", False)]
+)
+def test_a_deleted_run_is_known_from_the_scores_of_a_later_one(
+    write_run, tmp_path, scored, is_known
+):
+    """On a dataset of none of the runs that are left."""
+    scores = {f"epoch_1_on_{name}": data(name) for name in scored}
+    write_run("b", "a", scores=scores)
+    write_run("c", "b", "a")  # two runs started from a
+    write_run("d", "c", "other")  # and no scored one from this
+    said = []
+    own = f"eval_dataset={json.dumps(data('d'))}"
+    runs = found(tmp_path / "d" / "epoch_1", own, warn=said.append).values()
+    missing = [f"{tmp_path}/other", f"{tmp_path}/a"][: 2 - is_known]
+    assert [text.split()[2] for text in said] == missing
+    datasets = [keys["eval_dataset"] for keys in earlier_datasets(list(runs))]
+    assert (data("a") in datasets) == is_known
