@@ -239,24 +239,29 @@ class Before:
         )
 
 
-def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | None:
-    """Return the nearest earlier run's answers to the unchanged examples, if it has any."""
+def answers_before(
+    runs: Sequence[EarlierRun], examples: Examples
+) -> tuple[Before | None, bool]:
+    """Return the nearest earlier run's answers to the unchanged examples, if it has any, and
+    whether an earlier run has answers to none of them, but to other pairs of the dataset.
+    """
+    pairs, before, are_other = examples.dataset, None, False
+    current = {
+        i: _Answer(i, pairs.source_text(i), pairs.target_text(i)) for i in examples.ids
+    }
     for run in runs:
         if (file := run.predictions(examples.section)) is None:
             continue
         stored = read_predictions(file, examples.task)
         known = checked(list[_Answer], stored, str(file))
-        pairs = examples.dataset
-        current = {
-            i: _Answer(i, pairs.source_text(i), pairs.target_text(i))
-            for i in examples.ids
-        }
         answers = {
             answer.id: prediction
             for answer, prediction in zip(known, stored, strict=True)
             if current.get(answer.id) == answer
         }
-        if answers:
+        if not answers:
+            are_other = True
+        elif before is None:
             settings = read_json(_Settings, file.parent / SETTINGS)
-            return Before(run.checkpoint, answers, settings.max_new_tokens)
-    return None
+            before = Before(run.checkpoint, answers, settings.max_new_tokens)
+    return before, are_other

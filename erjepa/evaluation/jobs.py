@@ -190,7 +190,8 @@ class JobFinder:
                 of_section = [run.checkpoint for run in runs if run.pairs == section]
                 for trained in of_section if keys else [path]:
                     self._require_held_out(trained, examples)
-                before = on_rank_zero(partial(answers_before, runs, examples))
+                find = partial(answers_before, runs, examples)
+                before, are_other = on_rank_zero(find)
             except (InstantiationError, OSError, ValueError) as error:
                 if not keys:
                     raise
@@ -198,8 +199,16 @@ class JobFinder:
                     f"{calls(section)}, of an earlier run, is not scored: {error}"
                 )
                 continue
-            if section in others and before is None:
-                self._warn_of_no_answers(runs, section, is_own=not keys)
+            if are_other and (before is not None or not keys):
+                self._warn_or_raise(
+                    f"{calls(section)} has other pairs than when an earlier run was scored on it; "
+                    "keep earlier pairs under a name of their own"
+                )
+            elif section in others and before is None:
+                self._warn_or_raise(
+                    f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; "
+                    f"to score it: {runs[0].scoring_command(section)}"
+                )
             now = examples.cfg.max_new_tokens
             if before is not None and (then := before.max_new_tokens) != now:
                 self._warn_or_raise(
@@ -234,21 +243,6 @@ class JobFinder:
                 "known: test pairs that occur in training are not counted.",
             )
         return starts, runs
-
-    def _warn_of_no_answers(
-        self, runs: Sequence[EarlierRun], section: Any, *, is_own: bool
-    ) -> None:
-        """Warn that no answers of an earlier run on the examples of ``section`` are known."""
-        if is_own and any(run.predictions(section) for run in runs):
-            self._warn_or_raise(
-                f"{calls(section)} has other pairs than when an earlier run was scored on it; "
-                "keep earlier pairs under a name of their own"
-            )
-            return
-        self._warn_or_raise(
-            f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; "
-            f"to score it: {runs[0].scoring_command(section)}"
-        )
 
     def _require_held_out(self, path: Path | None, examples: Examples) -> None:
         """Check that the run of a checkpoint held out the examples of ``eval_split=validation``.

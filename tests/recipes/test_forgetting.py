@@ -248,3 +248,25 @@ def test_a_file_of_the_same_name_with_other_pairs_is_not_taken_for_the_earlier_o
     write_pairs(runs / "first.jsonl", {"say b": "cd"})
     with pytest.raises(ValueError, match="first.jsonl.* has other pairs than when"):
         run(cfg, lambda recipe: None)
+
+
+def test_answers_of_one_earlier_run_to_other_pairs_are_warned_of(base, runs):
+    """The file was overwritten, and only the nearest of two earlier runs was scored again."""
+    source, saved = runs / "monthly.jsonl", runs / "third" / "torchtune_config.yaml"
+    same = f"eval_dataset.source={source}"
+    shutil.copytree(runs / "second", saved.parent)
+    cfg = OmegaConf.load(saved)
+    cfg.init_from = cfg.continue_from = str(runs / "second")
+    OmegaConf.save(cfg, saved)
+    third = config(base, runs, "third", same, max_forgetting=0.99)
+    for name, answers in (("first", FIRST), ("second", SECOND)):
+        write_pairs(source, answers)
+        evaluate(config(base, runs, name, same))
+    (summary,), code = evaluate(third)
+    assert (summary.before.checkpoint, code) == (str(runs / "second" / "epoch_0"), 0)
+    write_pairs(source, {"say b": "cd"})
+    evaluate(config(base, runs, "second", same, eval_earlier=False))
+    with pytest.raises(ValueError, match="monthly.jsonl.* has other pairs than when"):
+        run(third, lambda recipe: None)
+    evaluate(config(base, runs, "first", same))
+    assert evaluate(third)[1] == 0
