@@ -81,21 +81,22 @@ def test_the_newest_of_a_run_without_epochs_is_that_of_its_last_budget(tmp_path)
 def test_the_space_of_a_run_is_that_of_what_it_keeps():
     def space(epochs, *overrides):
         cfg = load("tiny_synth", overrides)
-        return CheckpointSizes(weights=100, adapter=10, state=1).run(cfg, epochs)
+        sizes = CheckpointSizes(weights=100, adapter=10, state=1, memory=1000)
+        return sizes.run(cfg, epochs)
 
     assert space(25) == space(1)
-    assert space(25, "keep_epochs=True") == space(25) + 24 * 110
+    assert space(25, "keep_epochs=True") == space(25) + 24 * 1110
     assert space(25, "keep_last_n=1") == space(25)
-    assert space(25, "keep_last_n=3") == space(25) + 111
-    assert space(1, "save_every_n_steps=null") == space(1) - 2 * 111
-    assert space(25, "keep_last_n=null") == space(25) + 22 * 111
+    assert space(25, "keep_last_n=3") == space(25) + 1111
+    assert space(1, "save_every_n_steps=null") == space(1) - 2 * 1111
+    assert space(25, "keep_last_n=null") == space(25) + 22 * 1111
     budgets = "checkpoint_at_flops=[1,2]"
-    assert space(1, budgets) == space(1) + 2 * 10
-    full = CheckpointSizes(weights=100, adapter=0, state=1)
+    assert space(1, budgets) == space(1) + 2 * 1010
+    full = CheckpointSizes(weights=100, adapter=0, state=1, memory=1000)
     without, with_budgets = (
         full.run(load("tiny_synth", overrides), 1) for overrides in ([], [budgets])
     )
-    assert with_budgets == without + 2 * 100
+    assert with_budgets == without + 2 * 1100
 
 
 def test_of_a_checkpoint_that_was_moved_and_linked_the_link_is_pruned(tmp_path):
