@@ -183,7 +183,7 @@ class EpisodicMemory:
         slot_of: dict[int, int] = {}
         count_of: dict[int, int] = {}  # replay counts of slots that may be written
         if self.on_revisit != "append":
-            held = self._slots_of(example_ids)
+            held = self._is_of(example_ids).nonzero().flatten()
             counts = self.replay_counts[held].long()
             columns = torch.stack([self.example_ids[held], held, counts])
             for example, slot, count in columns.T.tolist():
@@ -232,13 +232,18 @@ class EpisodicMemory:
         marked = self._marks[: self._size] if self._retain.by_target else None
         self._slots.assign(self._groups(self.example_ids, marked))
 
-    def _slots_of(self, example_ids: Tensor) -> Tensor:
-        """Return the slots in use that hold one of ``example_ids`` [B], ascending, int64."""
-        # isin() is slow with many slots. Few remain that have the last bits of one of the ids.
-        is_wanted = torch.zeros(_LAST_BITS + 1, dtype=torch.bool, device=self.device)
+    def _is_of(self, example_ids: Tensor) -> Tensor:
+        """Return which slots in use hold one of ``example_ids`` [B]: bool, [N]."""
+        stored = self.example_ids
+        if self.device.type != "cpu":
+            return torch.isin(stored, example_ids)
+        # isin() is slow on a CPU. Few slots remain that have the last bits of one of the ids.
+        is_wanted = torch.zeros(_LAST_BITS + 1, dtype=torch.bool, device="cpu")
         is_wanted[example_ids & _LAST_BITS] = True
-        slots = is_wanted[self.example_ids & _LAST_BITS].nonzero().flatten()
-        return slots[torch.isin(self.example_ids[slots], example_ids)]
+        is_held = is_wanted[stored & _LAST_BITS]
+        slots = is_held.nonzero().flatten()
+        is_held[slots] = torch.isin(stored[slots], example_ids)
+        return is_held
 
     def _evict(self, example: int, group: int, score: float) -> int | None:
         """Return the slot that a pair takes in the full memory, or ``None`` to discard the pair."""
@@ -283,9 +288,7 @@ class EpisodicMemory:
 
     def eligible(self, current_ids: Tensor) -> Tensor:
         """Return which slots in use hold no example of ``current_ids`` [B]: bool, [N]."""
-        eligible = torch.ones(self._size, dtype=torch.bool, device=self.device)
-        eligible[self._slots_of(current_ids.to(self.device))] = False
-        return eligible
+        return ~self._is_of(current_ids.to(self.device))
 
     def similarity(self, addresses: Addresses) -> Tensor:
         """Return cosines of B addresses with the slots in use, float32, shape [B, N]."""
