@@ -92,7 +92,7 @@ def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
 
 
 def digests_of_files(folder: Path) -> dict[str, str]:
-    """Return :func:`digest_of_file` of each file with weights, or their scale, in a folder, by name."""
+    """Return :func:`digest_of_file` of each file with weights or their scale, by name."""
     patterns = ("*model*", "*.safetensors", "*.pth", "adapter_config.json")
     files = {f for name in patterns for f in folder.glob(name) if f.is_file()}
     return {file.name: digest_of_file(file) for file in sorted(files)}

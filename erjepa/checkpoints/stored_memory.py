@@ -112,7 +112,7 @@ class StoredMemory:
 
     @property
     def replay_settings(self) -> dict[str, Any]:
-        """The section ``replay`` of the run that wrote it; empty if ``erjepa memory create`` did."""
+        """The section ``replay`` of the run that wrote it; empty if it was created."""
         is_of_run = "steps_without" in self._about
         return self._about["replay"] if is_of_run else {}
 

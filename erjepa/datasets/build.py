@@ -60,8 +60,8 @@ def _places(section: Components, key: str) -> Iterator[tuple[str, Component]]:
 
 
 def _build(part: Component, tokenizer: Transform | None, place: str) -> PairedDataset:
-    """Call a builder, which reads a record before it uses the tokenizer. Its errors name the arguments ``dataset.NAME``, those raised here
-    ``place.NAME``.
+    """Call a builder, which reads a record before it uses the tokenizer. Its errors name the
+    arguments ``dataset.NAME``; those raised here name them ``place.NAME``.
     """
     try:
         return part.build(tokenizer)
@@ -93,7 +93,7 @@ def dataset_name(dataset: Component) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """Return the names of datasets, repeated ones with their numbers: ``a``, ``b (1)``, ``b (2)``."""
+    """Number repeated names of datasets: ``a``, ``b (1)``, ``b (2)``."""
     return [
         f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
         for i, name in enumerate(names)

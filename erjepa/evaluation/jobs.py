@@ -43,7 +43,7 @@ _OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
 
 
 class Weights(NamedTuple):
-    """The weights at a path when the evaluation starts; the link ``best`` may lead elsewhere later."""
+    """The weights at a path when the evaluation starts; ``best`` may lead elsewhere later."""
 
     folder: Path  # without the link
     digests: dict[str, str]  # of their files, see digests_of_files

@@ -33,8 +33,8 @@ def read_slots(stored: StoredMemory) -> pd.DataFrame:
     """Read all slots of a memory, one row each.
 
     Columns: ``slot``, ``example`` (its id in the memory), ``origin`` (the dataset it is from),
-    ``where`` (file and line, if known; the file numbered as the origin is), ``source``, ``target``, ``score`` (running error) and
-    ``replay_count``.
+    ``where`` (file and line, if known; the file numbered as the origin is), ``source``, ``target``,
+    ``score`` (running error) and ``replay_count``.
 
     Raises:
         ValueError: if ``texts.jsonl`` does not match the slots; the message names the line.

@@ -44,7 +44,8 @@ def classification_dataset(
 
     Args:
         source: a file, a folder with a file of the split, a URL, or a dataset of the hub.
-        text, label: names of the columns, ``OUTER.INNER`` for a nested field; labels are strings, integers or booleans.
+        text, label: names of the columns, ``OUTER.INNER`` for a nested field; labels are
+            strings, integers or booleans.
         options: labels to choose from; records with other labels are left out. ``None``: all
             labels of the file, sorted.
         name, revision: configuration and revision of a dataset of the hub.

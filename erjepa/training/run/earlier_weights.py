@@ -213,8 +213,8 @@ def _trained_with(adapter: Path) -> dict[str, Any]:
 def load_trained(
     path: Path, named: str, cfg: Config, decoder: TransformerDecoder
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Load the weights of ``path`` that ``decoder`` trains, its adapter or all, and the embeddings of
-    predictor tokens, [k, H], if there are any. Arguments are those of :func:`load_adapter`.
+    """Load the weights of ``path`` that ``decoder`` trains, its adapter or all, and the embeddings
+    of predictor tokens, [k, H], if there are any. Arguments are those of :func:`load_adapter`.
     """
     if get_adapter_params(decoder):
         return load_adapter(path, named, cfg, decoder)
