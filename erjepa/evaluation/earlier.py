@@ -70,6 +70,9 @@ class EarlierRun:
     how: Mapping[str, Any]  # keys of the config that determine the scoring
     name: str  # of the checkpoint's scores, see :func:`name_of_scores`
     scores: Sequence[tuple[Path, _Settings]]  # of each finished evaluation
+    compared: Sequence[
+        Path
+    ] = ()  # earlier checkpoints with which its scores were compared
 
     def datasets(self) -> Iterator[dict[str, Any]]:
         """Yield the keys of each scored dataset; if none was scored, those of the config."""
@@ -79,8 +82,8 @@ class EarlierRun:
         if not self.scores and self.pairs is not None:
             yield {**self.how, self.key: self.pairs}
 
-    def was_scored_only_on(self, pairs: Sequence[Any]) -> bool:
-        return all(getattr(settings, self.key) in pairs for _, settings in self.scores)
+    def was_compared_with(self, start: Path) -> bool:
+        return any(path.is_relative_to(start) for path in self.compared)
 
     def predictions(self, pairs: Any) -> Path | None:
         """Return the path of the checkpoint's predictions on a dataset, or ``None``."""
@@ -110,20 +113,20 @@ def earlier_runs(
     """Return the runs before the one that wrote a checkpoint, nearest first.
 
     Its run started from ``starts``, see :func:`starts_of`. ``warn`` is called for a missing run,
-    unless its dataset is known, since a run that started from it was scored on another dataset than
-    those of the runs that are left. PEFT adapters and memories without a run are skipped.
+    unless a run that started from it was scored on its dataset and compared with it. PEFT adapters
+    and memories without a run are skipped.
     """
     # Each start with the runs that lead to it.
     waiting = [(start, list[EarlierRun]()) for start in starts]
     runs = dict[Path, EarlierRun]()
-    missing = dict[str, tuple[str, list[EarlierRun]]]()
+    missing = dict[Path, tuple[str, list[EarlierRun]]]()
     while waiting:
         start, later = waiting.pop(0)
         try:
             file, checkpoint = _find_run(start)
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
-                whole = os.path.abspath(start)
+                whole = _absolute(start)
                 text = f"forgetting since {whole} is not measured: {error}"
                 missing.setdefault(whole, (text, []))[1].extend(later)
             continue
@@ -134,11 +137,15 @@ def earlier_runs(
         config = resolved(merged(str(file)))
         run = runs[file.resolve()] = _read_run(file, checkpoint, config, cfg)
         waiting += [(s, [*later, run]) for s in _starts(config, checkpoint, file)]
-    own = [cfg.as_dict()[SCORED[cfg.eval_split]], *(run.pairs for run in runs.values())]
-    for text, later in missing.values():
-        if all(run.was_scored_only_on(own) for run in later):
+    for whole, (text, later) in missing.items():
+        if not any(run.was_compared_with(whole) for run in later):
             warn(text)
     return list(runs.values())
+
+
+def _absolute(path: str | Path) -> Path:
+    """Return an absolute path without ``..``; links stay."""
+    return Path(os.path.abspath(path))
 
 
 def _find_run(start: Path) -> tuple[Path, Path]:
@@ -208,8 +215,10 @@ def _read_run(
 ) -> EarlierRun:
     split = cfg.eval_split
     key, name = SCORED[split], name_of_scores(checkpoint, split, merged=cfg.merged)
-    scores = []
-    for folder in scores_of_run(file.parent):
+    scores, compared = [], []
+    for folder, summary in scores_of_run(file.parent).items():
+        if summary.before is not None:
+            compared.append(_absolute(summary.before.checkpoint))
         # Scores of another engine, by erjepa score, have no settings.
         if all((folder / name).is_file() for name in (PREDICTIONS, SETTINGS)):
             settings = read_json(_Settings, folder / SETTINGS)
@@ -218,7 +227,8 @@ def _read_run(
     # The checkpoint's own evaluations come first: they have the settings to repeat.
     scores.sort(key=lambda scored: scored[0].name.partition("_on_")[0] != name)
     how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
-    return EarlierRun(file, checkpoint, key, values.get(key), how, name, scores)
+    pairs = values.get(key)
+    return EarlierRun(file, checkpoint, key, pairs, how, name, scores, compared)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,15 @@ from erjepa.configs import load
 from erjepa.evaluation.earlier import earlier_datasets, earlier_runs, starts_of
 from tests.harness.model_cards import SUMMARY
 
+CHANGE = {
+    "examples": 1,
+    "accuracy": 1.0,
+    "kept": 1,
+    "gained": 0,
+    "lost": 0,
+    "difference": 0.0,
+    "interval": [-0.5, 0.5],
+}
 DATA = {"_component_": "erjepa.datasets.paired_dataset"}
 
 
@@ -22,7 +31,7 @@ def write_run(tmp_path, monkeypatch):
     """Writes a run that started from others, and evaluations: folder name to dataset."""
     monkeypatch.chdir(tmp_path)
 
-    def write(name, *starts, scores=(), **keys):
+    def write(name, *starts, scores=(), compared=(), **keys):
         weights, *memories = starts or (None,)
         of_name = {"output_dir": name, "eval_dataset": data(name)}
         keys = {**of_name, "init_from": weights, **keys}
@@ -36,7 +45,10 @@ def write_run(tmp_path, monkeypatch):
             settings = {"eval_dataset": dataset, "max_new_tokens": 5}
             (path / "settings.json").write_text(json.dumps(settings))
             (path / "predictions.jsonl").touch()
-            (path / "summary.json").write_text(json.dumps(SUMMARY))
+            summary = {**SUMMARY}
+            if folder in dict(compared):
+                summary["before"] = {**CHANGE, "checkpoint": compared[folder]}
+            (path / "summary.json").write_text(json.dumps(summary))
 
     return write
 
@@ -222,14 +234,16 @@ def test_a_missing_run_of_several_branches_is_warned_about_once(write_run, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("scored", "is_known"), [("ab", True), ("b", False), ("bcd", False), ("", False)]
+    ("scored", "is_known"),
+    [("ab", True), ("b", False), ("bcd", False), ("bx", False), ("", False)],
 )
 def test_a_deleted_run_is_known_from_the_scores_of_a_later_one(
     write_run, tmp_path, scored, is_known
 ):
-    """On a dataset of none of the runs that are left."""
+    """That were compared with it; scores on any other dataset say nothing of it."""
     scores = {f"epoch_1_on_{name}": data(name) for name in scored}
-    write_run("b", "a", scores=scores)
+    compared = {"epoch_1_on_a": "a/epoch_0"}
+    write_run("b", "a", scores=scores, compared=compared)
     write_run("c", "b", "a")  # two runs started from a
     write_run("d", "c", "other")  # and no scored one from this
     said = []
