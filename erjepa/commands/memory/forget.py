@@ -21,9 +21,9 @@ from erjepa.checkpoints.manifest import DELETIONS, MANIFEST, PENDING, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import pair_line, read_slots, texts_of
-from erjepa.configs import merged
+from erjepa.configs import merged, resolved
 from erjepa.utils.escape import counted
-from erjepa.utils.files import CONFIG, PREDICTIONS, write_whole
+from erjepa.utils.files import CONFIG, PREDICTIONS, moved_along, write_whole
 from erjepa.utils.jsonl import to_jsonl
 
 _ASIDE = ".forgetting"  # in a checkpoint: new files that are being written
@@ -169,24 +169,29 @@ def _not_found(run: Path, choice: Choice, ids: list[int]) -> list[str]:
 
 def _next_commands(run: Path, choice: Choice) -> list[str]:
     """Return the commands for the runs beside ``run`` whose memories start with one of its."""
-    run = run.absolute()
     options = ["--match", choice.match or "TEXT"]  # ids are numbers of one run
     if choice.source is not None:
         options = ["--source", choice.source]
     commands = []
-    for config in sorted(run.parent.glob(f"*/{CONFIG}")):
-        starts: Any = None
-        with contextlib.suppress(ValueError, OSError):
-            starts = (merged(str(config)).get("replay") or {}).get("init_from")
-        starts = starts if isinstance(starts, list) else [starts or ""]
-        if any(run.name in Path(path).parts for path in starts):
-            if _folders(config.parent):
-                command = ["erjepa", "memory", "forget", str(config.parent), *options]
-                commands.append(f"  {shlex.join(command)}")
-    said = (
-        f"These runs started with a memory of {run.name}; delete the pairs there, too:"
-    )
+    for config in sorted(run.absolute().parent.glob(f"*/{CONFIG}")):
+        if _starts_from(config, run) and _folders(config.parent):
+            command = ["erjepa", "memory", "forget", str(config.parent), *options]
+            commands.append(f"  {shlex.join(command)}")
+    name = run.absolute().name
+    said = f"These runs started with a memory of {name}; if it was this one, delete there, too:"
     return [said, *commands] if commands else []
+
+
+def _starts_from(config: Path, run: Path) -> bool:
+    """Whether a run started with a memory of ``run``, as far as its config tells."""
+    values: dict[str, Any] = {}
+    with contextlib.suppress(ValueError, OSError):
+        values = resolved(merged(str(config)))
+    starts = (values.get("replay") or {}).get("init_from")
+    starts = starts if isinstance(starts, list) else [starts] if starts else []
+    output_dir, folder = values.get("output_dir", ""), config.parent.absolute()
+    paths = (moved_along(start, output_dir, folder).absolute() for start in starts)
+    return any(path.is_relative_to(run.absolute()) for path in paths)
 
 
 def _log(path: Path, ids: list[int], choice: Choice) -> None:

@@ -190,14 +190,16 @@ def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys):
         "one_of_many": f"[elsewhere, {run}/epoch_1]",
         "without_a_memory": "run",
         "of_another": "runs/other",
+        "of_one_of_its_name": f"{run.parent}/elsewhere/run/epoch_1",
         "of_none": "null",
     }
+    (run.parent / "elsewhere" / "run" / "epoch_1").mkdir(parents=True)
     for name, start in starts.items():
         if name != "without_a_memory":
             write_checkpoint(tmp_path / name / "epoch_0", EXAMPLES)
         config = tmp_path / name / "torchtune_config.yaml"
         config.parent.mkdir(exist_ok=True)
-        config.write_text(f"replay:\n  init_from: {start}\n")
+        config.write_text(f"output_dir: {name}\nreplay:\n  init_from: {start}\n")
     (tmp_path / "of_none" / "torchtune_config.yaml").write_text("replay: [")
     for options, given in (
         (["--match", "of Ann"], "--match 'of Ann'"),
