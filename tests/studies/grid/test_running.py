@@ -338,6 +338,18 @@ def test_a_file_that_no_cell_has_used_may_change(fake, monkeypatch):
     assert record["data_files"][str(file)].startswith("6 bytes")
 
 
+def test_a_record_of_earlier_versions_keeps_its_machine(fake):
+    run(fake, "seeds=[1]")
+    path = fake / "out" / "experiment.json"
+    record = json.loads(path.read_text())
+    record["hardware"]["cpu"] = "of before"
+    record["recipe_configs"] = {}
+    path.write_text(json.dumps(record))
+    assert run(fake, "seeds=[1]") == 0
+    now = json.loads(path.read_text())
+    assert now["recipe_configs"] and now["hardware"]["cpu"] == "of before"
+
+
 def test_what_a_config_of_the_recipe_scores_is_set_by_the_grid(fake):
     """But for merged weights, which count."""
     own = fake / "own.yaml"
