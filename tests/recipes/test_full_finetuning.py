@@ -79,6 +79,11 @@ def test_the_next_run_continues_the_average(base, data, tmp_path):
     torch.testing.assert_close(load("b/epoch_0*/ema"), expected, rtol=1e-6, atol=1e-8)
 
 
+def test_a_missing_run_is_named(base, data, tmp_path):
+    with pytest.raises(FileNotFoundError, match="^init_from=nowhere does not exist"):
+        train(config(base, data, tmp_path, init_from="nowhere"))
+
+
 def test_adapters_cannot_continue_whole_weights(base, data, tmp_path):
     train(config(base, data, tmp_path / "a", stop__steps=1))
     cfg = small_config(base, data, tmp_path / "b", continue_from=tmp_path / "a")

@@ -108,6 +108,8 @@ def require_start(cfg: Config, folder: Path, decoder: TransformerDecoder) -> Non
             run of the checkpoint trained all weights and this one trains adapters.
     """
     named = f"{start_key(cfg)}={cfg.init_from}"
+    if not folder.exists():
+        raise FileNotFoundError(f"{start_key(cfg)}={folder} does not exist")
     if not get_adapter_params(decoder):
         whole_weights_in(folder, f"{named}: ")
         return
