@@ -12,6 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from erjepa.checkpoints import checkpoint, space
+from erjepa.configs import load
+from erjepa.training.run.memory import memory_bytes
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.saving import RunCheckpoints
 from tests.harness.runs import small_config, train
 
@@ -135,6 +138,16 @@ def test_the_memory_is_counted(base, data, tmp_path, selection):
     more = sizes._replace(memory=sizes.memory + 1)
     assert more.resumable == sizes.resumable + 1
     assert more.run(cfg, 1) == sizes.run(cfg, 1) + 3  # two that are kept, and a new one
+
+
+@pytest.mark.parametrize(("draw_from", "times"), [("all", 1), ("inherited", 2)])
+def test_inherited_pairs_have_slots_beside_the_capacity_if_only_they_are_drawn(
+    draw_from, times
+):
+    keys = ["dataset.size=50", "replay.capacity=20", "replay.selection=uniform"]
+    cfg = load("tiny_synth", [*keys, f"replay.draw_from={draw_from}"])
+    run = PreparedRun(cfg, torch.device("cpu"))
+    assert memory_bytes(run, 20) == pytest.approx(times * memory_bytes(run), abs=1)
 
 
 def test_the_error_of_safetensors_tells_that_the_disk_is_full(small_disk):

@@ -15,7 +15,13 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
-from erjepa.replay import EpisodicReplay, ReplayBatch, require_room, slot_bytes
+from erjepa.replay import (
+    EpisodicReplay,
+    ReplayBatch,
+    ReplaySettings,
+    require_room,
+    slot_bytes,
+)
 from erjepa.replay.addresses import Addresses
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.segments import Segments
@@ -41,11 +47,16 @@ def memory_bytes(run: PreparedRun, inherited: int = 0) -> int:
     if run.views == "none":
         settings = replace(settings, address="none")
     slot, _ = slot_bytes(settings, run.model.embed_dim)
-    slots = settings.capacity
+    slots = settings.capacity + _reserved(settings, inherited)
     if settings.on_revisit != "append":
-        slots = min(slots, len(pairs))
+        slots = min(slots, len(pairs) + inherited)
     tokens = pairs.lengths.sum() / len(pairs)
-    return int((slots + inherited) * (slot + _TOKEN * tokens))
+    return int(slots * (slot + _TOKEN * tokens))
+
+
+def _reserved(settings: ReplaySettings, inherited: int) -> int:
+    """Number of slots beside the capacity: those of inherited pairs, if only these are drawn."""
+    return 0 if settings.draw_from == "all" else inherited
 
 
 class Entries(NamedTuple):
@@ -132,7 +143,7 @@ class RunMemory:
         if self._run.collators.new.views == "none" or not has_addresses:
             settings = replace(settings, address="none")
         width = self._run.model.embed_dim
-        reserved = 0 if settings.draw_from == "all" else inherited
+        reserved = _reserved(settings, inherited)
         both = replace(settings, capacity=settings.capacity + reserved)
         require_room(both, width, memory_of(device))
         return EpisodicReplay(
