@@ -85,12 +85,12 @@ class EarlierRun:
     def was_compared_with(self, start: Path) -> bool:
         return any(path.is_relative_to(start) for path in self.compared)
 
-    def predictions(self, pairs: Any) -> Path | None:
-        """Return the path of the checkpoint's predictions on a dataset, or ``None``."""
+    def scores_on(self, pairs: Any) -> tuple[Path, _Settings] | None:
+        """Return the checkpoint's own evaluation on a dataset, or ``None``."""
         for folder, settings in self.scores:
             is_of_checkpoint = folder.name.partition("_on_")[0] == self.name
             if is_of_checkpoint and getattr(settings, self.key) == pairs:
-                return folder / PREDICTIONS
+                return folder, settings
         return None
 
     def scoring_command(self, pairs: Any) -> str:
@@ -233,7 +233,10 @@ def _read_run(
 
 @dataclass(frozen=True)
 class Before:
-    """The answers of an earlier run to examples that are scored again, by example id."""
+    """The answers of an earlier run to examples that are scored again, by example id.
+
+    There are none if the dataset had other pairs then.
+    """
 
     checkpoint: Path
     answers: Mapping[int, Prediction]
@@ -251,27 +254,26 @@ class Before:
 
 def answers_before(
     runs: Sequence[EarlierRun], examples: Examples
-) -> tuple[Before | None, bool]:
-    """Return the nearest earlier run's answers to the unchanged examples, if it has any, and
-    whether an earlier run has answers to none of them, but to other pairs of the dataset.
+) -> tuple[Before | None, Before | None]:
+    """Return the nearest earlier run's answers to the unchanged examples, and those of the nearest
+    that was scored on the dataset when it had other pairs.
     """
-    pairs, before, are_other = examples.dataset, None, False
+    section, pairs = examples.section, examples.dataset
     current = {
         i: _Answer(i, pairs.source_text(i), pairs.target_text(i)) for i in examples.ids
     }
+    to_current, to_others = list[Before](), list[Before]()
     for run in runs:
-        if (file := run.predictions(examples.section)) is None:
+        if (scores := run.scores_on(section)) is None:
             continue
-        stored = read_predictions(file, examples.task)
-        known = checked(list[_Answer], stored, str(file))
+        folder, settings = scores
+        stored = read_predictions(folder / PREDICTIONS, examples.task)
+        known = checked(list[_Answer], stored, str(folder / PREDICTIONS))
         answers = {
             answer.id: prediction
             for answer, prediction in zip(known, stored, strict=True)
             if current.get(answer.id) == answer
         }
-        if not answers:
-            are_other = True
-        elif before is None:
-            settings = read_json(_Settings, file.parent / SETTINGS)
-            before = Before(run.checkpoint, answers, settings.max_new_tokens)
-    return before, are_other
+        found = Before(run.checkpoint, answers, settings.max_new_tokens)
+        (to_current if answers else to_others).append(found)
+    return next(iter(to_current), None), next(iter(to_others), None)

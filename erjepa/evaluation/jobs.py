@@ -191,7 +191,7 @@ class JobFinder:
                 for trained in of_section if keys else [path]:
                     self._require_held_out(trained, examples)
                 find = partial(answers_before, runs, examples)
-                before, are_other = on_rank_zero(find)
+                before, of_others = on_rank_zero(find)
             except (InstantiationError, OSError, ValueError) as error:
                 if not keys:
                     raise
@@ -199,10 +199,10 @@ class JobFinder:
                     f"{calls(section)}, of an earlier run, is not scored: {error}"
                 )
                 continue
-            if are_other and (before is not None or not keys):
+            if of_others and (before is not None or not keys):
                 self._warn_or_raise(
-                    f"{calls(section)} has other pairs than when an earlier run was scored on it; "
-                    "keep earlier pairs under a name of their own"
+                    f"{calls(section)} has other pairs than when {of_others.checkpoint} was "
+                    "scored on it; keep earlier pairs under a name of their own"
                 )
             elif section in others and before is None:
                 self._warn_or_raise(

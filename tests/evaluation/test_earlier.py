@@ -106,7 +106,7 @@ def test_runs_that_were_trained_further_since(write_run, tmp_path):
     (tmp_path / "a" / "epoch_0").rmdir()
     b, a = found(tmp_path / "c" / "epoch_1").values()
     assert (str(b.checkpoint), str(a.checkpoint)) == ("b/epoch_0", "a/epoch_0")
-    assert a.predictions(data("x")).parent == tmp_path / "a" / "evaluation" / "epoch_0"
+    assert a.scores_on(data("x"))[0] == tmp_path / "a" / "evaluation" / "epoch_0"
 
 
 def test_datasets_and_scores(write_run, tmp_path):
@@ -122,20 +122,20 @@ def test_datasets_and_scores(write_run, tmp_path):
     of_a = list(a.datasets())
     assert [keys["eval_dataset"]["source"][0] for keys in of_a] == [*"yx", "o", "x"]
     assert all(keys["max_new_tokens"] == 5 for keys in of_a)
-    assert str(a.predictions(data("x")).parent) == "a/evaluation/epoch_1_on_x"
-    assert a.predictions(data("old")) is None  # of another checkpoint
+    assert str(a.scores_on(data("x"))[0]) == "a/evaluation/epoch_1_on_x"
+    assert a.scores_on(data("old")) is None  # of another checkpoint
     command = "tune run erjepa_eval --config a/torchtune_config.yaml "
     assert a.scoring_command(data("a")) == f"{command}checkpoint_dir=a/epoch_1"
     assert "'eval_dataset={" in a.scoring_command(data("old"))
     runs = found(tmp_path / "c" / "epoch_1", "merged=True")
-    merged = runs["a/epoch_1"].predictions(data("x"))
-    assert str(merged.parent) == "a/evaluation/epoch_1_merged"
+    merged, _ = runs["a/epoch_1"].scores_on(data("x"))
+    assert str(merged) == "a/evaluation/epoch_1_merged"
     # Not scored to the end, or with erjepa score.
     for name in ("summary.json", "settings.json"):
-        (merged.parent / name).rename(merged.parent / "aside")
+        (merged / name).rename(merged / "aside")
         runs = found(tmp_path / "c" / "epoch_1", "merged=True")
-        assert runs["a/epoch_1"].predictions(data("x")) is None
-        (merged.parent / "aside").rename(merged.parent / name)
+        assert runs["a/epoch_1"].scores_on(data("x")) is None
+        (merged / "aside").rename(merged / name)
 
 
 def test_scores_of_another_run_are_no_baseline(write_run, tmp_path):
