@@ -27,21 +27,6 @@ _HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
 
 
 @dataclass(frozen=True)
-class _Replay:
-    init_from: str | list[str] | None = None
-
-
-@dataclass(frozen=True)
-class _Config:
-    """The keys of a run's config that this module reads."""
-
-    output_dir: str = ""
-    init_from: str | None = None
-    base_adapters: list[str] | None = None
-    replay: _Replay | None = None
-
-
-@dataclass(frozen=True)
 class _Settings:
     """The keys of an evaluation's settings that this module reads; one of the datasets is set."""
 
@@ -134,9 +119,8 @@ def earlier_runs(
             continue
         if path.name == EMA and (checkpoint / EMA).is_dir():
             checkpoint /= EMA
-        config = resolved(merged(str(file)))
-        run = runs[file.resolve()] = _read_run(file, checkpoint, config, cfg)
-        waiting += [(s, [*later, run]) for s in _starts(config, checkpoint, file)]
+        run = runs[file.resolve()] = _read_run(file, checkpoint, cfg)
+        waiting += [(s, [*later, run]) for s in starts_of(checkpoint, cfg)]
     for whole, (text, later) in missing.items():
         if not any(run.was_compared_with(whole) for run in later):
             warn(text)
@@ -176,44 +160,31 @@ def earlier_datasets(runs: Sequence[EarlierRun]) -> list[dict[str, Any]]:
 def starts_of(path: Path, cfg: Config) -> list[Path]:
     """Return the paths that the run of a checkpoint started from: weights, adapters, memories.
 
-    The config in the run's folder names them; for a checkpoint outside of one, ``cfg`` does.
+    The config in the run's folder names them; for a checkpoint outside of one, ``cfg`` does. In
+    place of an earlier run or its link ``best``, this is the checkpoint for which it stood then, if
+    the run's own checkpoint ``path`` has recorded it. Paths that were moved along with the run are
+    those of now.
     """
-    try:
-        file, _ = find_run(path)
-    except FileNotFoundError:
-        return _starts(cfg.as_dict(), path)
-    return _starts(resolved(merged(str(file))), path, file)
-
-
-def _starts(
-    values: Mapping[str, Any], path: Path, file: Path | None = None
-) -> list[Path]:
-    """Return the paths that a run started from: weights, merged adapters and memories.
-
-    In place of an earlier run or its link ``best``, this is the checkpoint for which it stood then,
-    if the run's own checkpoint ``path`` has recorded it. Paths that were moved along with the run,
-    whose config is ``file``, are those of now.
-    """
-    cfg = checked(_Config, values, str(file or ""))
-    memories = cfg.replay.init_from if cfg.replay else None
-    memories = [memories] if isinstance(memories, str) else memories or []
-    adapters = reversed(cfg.base_adapters or [])
-    runs = [run for run in (cfg.init_from, *adapters, *memories) if run]
+    file = config_of_run(path)
+    values = cfg.as_dict() if file is None else resolved(merged(str(file)))
+    memories = (values.get("replay") or {}).get("init_from") or []
+    memories = [memories] if isinstance(memories, str) else memories
+    adapters = reversed(values.get("base_adapters") or [])
+    runs = [run for run in (values.get("init_from"), *adapters, *memories) if run]
     has_progress = (path / PROGRESS).is_file()
     names = load_progress(path).get("started_from", {}) if has_progress else {}
+    output_dir = values.get("output_dir", "")
     starts = []
     for run in runs:
-        start = moved_along(run, cfg.output_dir, file.parent) if file else Path(run)
+        start = moved_along(run, output_dir, file.parent) if file else Path(run)
         if name := names.get(str(Path(run))):
             start = Path(os.path.normpath(start / name))
         starts.append(start)
     return starts
 
 
-def _read_run(
-    file: Path, checkpoint: Path, values: Mapping[str, Any], cfg: Config
-) -> EarlierRun:
-    split = cfg.eval_split
+def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
+    values, split = resolved(merged(str(file))), cfg.eval_split
     key, name = SCORED[split], name_of_scores(checkpoint, split, merged=cfg.merged)
     scores, compared = [], []
     for folder, summary in scores_of_run(file.parent).items():
