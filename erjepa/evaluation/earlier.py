@@ -55,9 +55,7 @@ class EarlierRun:
     how: Mapping[str, Any]  # keys of the config that determine the scoring
     name: str  # of the checkpoint's scores, see :func:`name_of_scores`
     scores: Sequence[tuple[Path, _Settings]]  # of each finished evaluation
-    compared: Sequence[
-        Path
-    ] = ()  # earlier checkpoints with which its scores were compared
+    compared: Sequence[Path]  # earlier checkpoints that its scores were compared with
 
     def datasets(self) -> Iterator[dict[str, Any]]:
         """Yield the keys of each scored dataset; if none was scored, those of the config."""
@@ -66,9 +64,6 @@ class EarlierRun:
             yield {**self.how, self.key: getattr(settings, self.key), **limit}
         if not self.scores and self.pairs is not None:
             yield {**self.how, self.key: self.pairs}
-
-    def was_compared_with(self, start: Path) -> bool:
-        return any(path.is_relative_to(start) for path in self.compared)
 
     def scores_on(self, pairs: Any) -> tuple[Path, _Settings] | None:
         """Return the checkpoint's own evaluation on a dataset, or ``None``."""
@@ -98,38 +93,31 @@ def earlier_runs(
     """Return the runs before the one that wrote a checkpoint, nearest first.
 
     Its run started from ``starts``, see :func:`starts_of`. ``warn`` is called for a missing run,
-    unless a run that started from it was scored on its dataset and compared with it. PEFT adapters
-    and memories without a run are skipped.
+    unless a later run was scored on its dataset and compared with it. PEFT adapters and memories
+    without a run are skipped.
     """
-    # Each start with the runs that lead to it.
-    waiting = [(start, list[EarlierRun]()) for start in starts]
+    waiting, missing = list(starts), dict[Path, str]()
     runs = dict[Path, EarlierRun]()
-    missing = dict[Path, tuple[str, list[EarlierRun]]]()
     while waiting:
-        start, later = waiting.pop(0)
+        start = waiting.pop(0)
         try:
             file, checkpoint = _find_run(start)
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
-                whole = _absolute(start)
-                text = f"forgetting since {whole} is not measured: {error}"
-                missing.setdefault(whole, (text, []))[1].extend(later)
+                whole = Path(os.path.abspath(start))
+                missing[whole] = f"forgetting since {whole} is not measured: {error}"
             continue
         if file.resolve() in runs:
             continue
         if path.name == EMA and (checkpoint / EMA).is_dir():
             checkpoint /= EMA
-        run = runs[file.resolve()] = _read_run(file, checkpoint, cfg)
-        waiting += [(s, [*later, run]) for s in starts_of(checkpoint, cfg)]
-    for whole, (text, later) in missing.items():
-        if not any(run.was_compared_with(whole) for run in later):
+        runs[file.resolve()] = _read_run(file, checkpoint, cfg)
+        waiting += starts_of(checkpoint, cfg)
+    compared = [path for run in runs.values() for path in run.compared]
+    for whole, text in missing.items():
+        if not any(path.is_relative_to(whole) for path in compared):
             warn(text)
     return list(runs.values())
-
-
-def _absolute(path: str | Path) -> Path:
-    """Return an absolute path without ``..``; links stay."""
-    return Path(os.path.abspath(path))
 
 
 def _find_run(start: Path) -> tuple[Path, Path]:
@@ -189,7 +177,7 @@ def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
     scores, compared = [], []
     for folder, summary in scores_of_run(file.parent).items():
         if summary.before is not None:
-            compared.append(_absolute(summary.before.checkpoint))
+            compared.append(Path(os.path.abspath(summary.before.checkpoint)))
         # Scores of another engine, by erjepa score, have no settings.
         if all((folder / name).is_file() for name in (PREDICTIONS, SETTINGS)):
             settings = read_json(_Settings, folder / SETTINGS)
