@@ -20,7 +20,7 @@ from erjepa.evaluation.jobs import Job, JobFinder, weights_to_score
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of
 from erjepa.tasks.score import score_predictions
-from erjepa.tasks.summary import mean_target_loss, reading_without
+from erjepa.tasks.summary import Seen, mean_target_loss, reading_without
 from erjepa.training.model.device import attention_of, device_of, run_device
 from erjepa.training.model.distributed import gather_objects, on_rank_zero
 from erjepa.training.run.process_group import process_group
@@ -186,7 +186,7 @@ class EvaluationRecipeERJEPA:
         self, job: Job, predictions: Sequence[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], Summary]:
         """Return the scored predictions and their summary."""
-        path, examples, before, _ = job
+        path, examples, before = job.path, job.examples, job.before
         scored, summary = score_predictions(examples.task, predictions)
         trained = "adapter" if self._has_adapters else "full"
         weights = "base" if path is None else "merged" if self._cfg.merged else trained
@@ -199,17 +199,17 @@ class EvaluationRecipeERJEPA:
             "pairs": calls(examples.section),
             "cut": sum(not p["finished"] for p in predictions),
             "target_loss": mean_target_loss(predictions),
-            **_unseen(examples, scored, summary.primary),
+            **_unseen(job.seen, scored, summary.primary),
             "before": before and before.compare(examples.task, scored),
         }
         return scored, summary.model_copy(update=fields)
 
 
 def _unseen(
-    examples: Examples, scored: Sequence[Mapping[str, Any]], primary: str
+    seen: Seen | None, scored: Sequence[Mapping[str, Any]], primary: str
 ) -> dict[str, Any]:
     """Return metrics on the examples whose pair or target does not occur in the training data."""
-    if (seen := examples.seen) is None:
+    if seen is None:
         return {}
     return {
         "targets_in_train": len(seen.targets),

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,8 +26,9 @@ class Examples:
     cfg: Config  # of the dataset and of the scoring
     dataset: PairedDataset
     ids: Sequence[int]
+    # Of the pairs of the dataset that are trained on; None: it is another dataset than that.
+    trained: Sequence[int] | None
     task: Task
-    seen: Seen | None  # which examples occur in the training pairs; None: unknown
 
     @cached_property
     def section(self) -> Any:
@@ -45,6 +46,12 @@ class Examples:
         pairs = digest_of_pairs(self.dataset.pairs[i] for i in self.ids)
         fields = json.dumps([*scoring_fields(self.dataset, self.ids)], sort_keys=True)
         return f"{pairs} {hashlib.sha256(fields.encode()).hexdigest()[:12]}"
+
+    def seen(self, train: Iterable[Texts]) -> Seen:
+        """Return which examples occur in the training pairs."""
+        return seen_in(
+            train, dict(zip(self.ids, texts(self.dataset, self.ids), strict=True))
+        )
 
 
 def scoring_fields(
@@ -68,27 +75,14 @@ def calls(section: Any) -> str:
     return ", ".join(call for _, call in datasets_of(section))
 
 
-def read_examples(
-    cfg: Config,
-    tokenizer: Transform,
-    train_texts: Callable[[], Sequence[Texts] | None],
-) -> Examples:
+def read_examples(cfg: Config, tokenizer: Transform) -> Examples:
     """Read the pairs of ``eval_dataset``, or those that ``validation`` holds out of ``dataset``.
-
-    Args:
-        train_texts: called with ``eval_dataset`` only; returns the texts of the training pairs, or
-            ``None`` if they are unknown.
 
     Raises:
         ValueError: naming the key, if there are no pairs, or they cannot be scored.
     """
     dataset, ids, trained = scored_pairs(cfg, tokenizer)
-    task = scoring_task(cfg, dataset, ids)
-    known = train_texts() if trained is None else texts(dataset, trained)
-    seen = None
-    if known is not None:
-        seen = seen_in(known, dict(zip(ids, texts(dataset, ids), strict=True)))
-    return Examples(cfg, dataset, ids, task, seen)
+    return Examples(cfg, dataset, ids, trained, scoring_task(cfg, dataset, ids))
 
 
 def scored_pairs(

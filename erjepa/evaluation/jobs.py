@@ -4,7 +4,6 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ from erjepa.evaluation.earlier import (
 from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
 from erjepa.evaluation.predictions import require_own_base, require_own_scores
 from erjepa.packing import layout_of
-from erjepa.tasks.summary import Texts
+from erjepa.tasks.summary import Seen, Texts
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 from erjepa.utils.escape import counted, one_line
 
@@ -59,6 +58,7 @@ class Job(NamedTuple):
 
     path: Path | None  # of the weights, whose scores it names; None: the base model
     examples: Examples
+    seen: Seen | None  # which examples occur in the training pairs; None: unknown
     before: Before | None  # an earlier run's answers to the examples; None: unknown
     weights: Weights | None
 
@@ -150,9 +150,21 @@ def _checkpoints(cfg: Config) -> Sequence[Path]:
 class _TrainingPairs(NamedTuple):
     """The pairs that a config trains on."""
 
-    texts: list[Texts] | None = None
-    wordings: Set[str] = frozenset()
-    data: dict[str, Any] | None = None  # see data_of
+    texts: list[Texts]
+    wordings: Set[str]
+    data: dict[str, Any]  # see data_of
+
+
+def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Say what has changed from :func:`data_of` a run to that of a config; empty: nothing."""
+    changed = []
+    if then["pairs"] != now["pairs"]:
+        changed.append(f"dataset had {then['pairs']}, and has {now['pairs']}")
+    if then["validation_seed"] != now["validation_seed"]:
+        changed.append(f"validation.seed was {then['validation_seed']}")
+    if then["held_out"] != now["held_out"]:
+        changed.append(f"validation.size held out {counted(then['held_out'], 'pair')}")
+    return " and ".join(changed)
 
 
 class JobFinder:
@@ -216,9 +228,9 @@ class JobFinder:
                     f"{before.checkpoint} up to {then}, so their accuracies do not compare; set "
                     f"max_new_tokens={then}"
                 )
-            if starts or not self._knows_training_pairs(path):
-                examples = replace(examples, seen=None)
-            jobs[name] = Job(path, examples, before, weights)
+            find_seen = partial(self._seen, path, examples)
+            seen = None if starts else on_rank_zero(find_seen)
+            jobs[name] = Job(path, examples, seen, before, weights)
         return list(jobs.values())
 
     def _runs_before(self, path: Path) -> tuple[list[Path], list[EarlierRun]]:
@@ -255,49 +267,29 @@ class JobFinder:
         if (then := data_of_checkpoint(path)) is None:
             return
         now = examples.data
-        changed = []
-        if then["pairs"] != now["pairs"]:
-            changed.append(f"dataset had {then['pairs']}, and has {now['pairs']}")
-        if then["validation_seed"] != now["validation_seed"]:
-            changed.append(f"validation.seed was {then['validation_seed']}")
-        if then["held_out"] < now["held_out"]:
-            changed.append(
-                f"validation.size held out {counted(then['held_out'], 'pair')}"
-            )
-        if changed:
+        # The first of the pairs that the run held out may be scored alone.
+        then = {**then, "held_out": min(then["held_out"], now["held_out"])}
+        if changes := _changes(then, now):
             raise ValueError(
                 f"eval_split=validation: {path} may have been trained on pairs that are to be "
-                f"scored, since {' and '.join(changed)} then; restore what the run had, or "
-                "score pairs of another file with eval_dataset"
+                f"scored, since {changes} then; restore what the run had, or score pairs of "
+                "another file with eval_dataset"
             )
 
-    def _knows_training_pairs(self, path: Path | None) -> bool:
-        """Whether ``dataset`` without held-out pairs is what a checkpoint was trained on."""
-        if self._cfg.eval_split == "validation":
-            return True  # _require_held_out has compared them
-
-        def compare() -> bool:
-            then = None if path is None else data_of_checkpoint(path)
-            now = self._train.data
-            if then is None or now is None or then == now:
-                return True
-            if then["pairs"] != now["pairs"]:
-                other = "dataset has other pairs than"
-            elif then["held_out"] != now["held_out"]:
-                held_out = counted(now["held_out"], "pair")
-                other = (
-                    f"validation.size holds out {held_out}, not {then['held_out']} as"
-                )
-            else:
-                seed, before = now["validation_seed"], then["validation_seed"]
-                other = f"validation.seed is {seed}, not {before} as"
+    def _seen(self, path: Path | None, examples: Examples) -> Seen | None:
+        """Return which examples occur in the training pairs, if these are known; on rank 0."""
+        if examples.trained is not None:  # _require_held_out has compared them
+            return examples.seen(texts(examples.dataset, examples.trained))
+        if (train := self._train) is None:
+            return None
+        then = None if path is None else data_of_checkpoint(path)
+        if then is not None and (changes := _changes(then, train.data)):
             log.warning(
-                f"{other} when {path} was trained: test pairs that occur in training are not "
-                "counted."
+                f"{path} was trained on other pairs, since {changes} then: test pairs that occur "
+                "in training are not counted."
             )
-            return False
-
-        return on_rank_zero(compare)
+            return None
+        return examples.seen(train.texts)
 
     def _read(self, keys: Mapping[str, Any]) -> Examples:
         """Read the examples of the config with ``keys`` changed; cached."""
@@ -308,25 +300,21 @@ class JobFinder:
         if keys:
             cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
         examples = self._examples[cached] = on_each_rank(
-            lambda: read_examples(cfg, self._tokenizer, lambda: self._train.texts)
+            partial(read_examples, cfg, self._tokenizer)
         )
         if not keys and cfg.eval_split == "test":
-            self._warn_of_other_wordings(examples.dataset)
+            on_rank_zero(partial(self._warn_of_other_wordings, examples.dataset))
         return examples
 
     @cached_property
-    def _train(self) -> _TrainingPairs:
-        """The training pairs on rank 0; nothing on other ranks, or if their file cannot be reached
-        or is not named.
-        """
-        if utils.get_world_size_and_rank()[1] != 0:
-            return _TrainingPairs()
+    def _train(self) -> _TrainingPairs | None:
+        """The training pairs; ``None`` if their file cannot be reached or is not named."""
         try:
             train = build_dataset(self._cfg.dataset, self._tokenizer)
         except (FileNotFoundError, ConnectionError) as error:
             reason = str(error).rstrip(".")
             log.info(f"{reason}. Test pairs that occur in training are not counted.")
-            return _TrainingPairs()
+            return None
         held_out = self._cfg.validation
         ids: Sequence[int] = range(len(train))
         if held_out.size:  # the run trains neither on these nor on their copies
@@ -336,14 +324,12 @@ class JobFinder:
 
     def _warn_of_other_wordings(self, dataset: PairedDataset) -> None:
         """Warn if texts are put into other prompts than in training, as with other options."""
-        trained = self._train.wordings
+        trained = self._train and self._train.wordings
         if trained and (other := sorted(dataset.wordings() - trained)):
-            utils.log_rank_zero(
-                log,
+            log.warning(
                 f"eval_dataset asks {one_line(other[0])!r}, and dataset "
-                f"{one_line(min(trained))!r}: the model was trained on another "
-                "prompt; set the same question, options or columns for both",
-                logging.WARNING,
+                f"{one_line(min(trained))!r}: the model was trained on another prompt; set the "
+                "same question, options or columns for both"
             )
 
     def _warn_or_raise(self, problem: str) -> None:

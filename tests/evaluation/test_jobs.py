@@ -17,7 +17,7 @@ def settings(tmp_path):
     def settings(*overrides):
         cfg = load("tiny_synth", list(overrides))
         examples = SimpleNamespace(cfg=cfg, digest="0123")
-        return Job(tmp_path, examples, None, Weights.at(tmp_path)).settings()
+        return Job(tmp_path, examples, None, None, Weights.at(tmp_path)).settings()
 
     return settings
 

@@ -150,7 +150,7 @@ def base_scores(folder, output_dir, *more):
     keys = [f"checkpointer.checkpoint_dir={folder}", "base_only=True", *more]
     cfg = load("tiny_synth", [f"output_dir={output_dir}", *keys])
     assert weights_to_score(cfg) == [None]
-    job = Job(None, SimpleNamespace(cfg=cfg, digest="0123"), None, None)
+    job = Job(None, SimpleNamespace(cfg=cfg, digest="0123"), None, None, None)
     PredictionStore(output_dir / "evaluation" / "base", job.settings(), 0).open()
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -453,13 +454,11 @@ def test_pairs_of_another_file_are_not_known_from_training(
     assert evaluate(tiny(held_out, *keys)).targets_in_train > 50
     monkeypatch.setattr(jobs.log, "warning", (tmp_path / "said").write_text)
     for changed, said in (
-        ("dataset.size=63", "dataset has other pairs than"),
-        ("validation.size=null", "validation.size holds out 0 pairs, not 5 as"),
-        ("validation.seed=3", "validation.seed is 3, not 0 as"),
+        ("dataset.size=63", "dataset had 64 pairs, .*, and has 63 pairs, .*"),
+        ("validation.size=null", "validation.size held out 5 pairs"),
+        ("validation.seed=3", "validation.seed was 0"),
     ):
         summary = evaluate(tiny(held_out, *keys, changed))
         assert summary.targets_in_train is None and summary.unseen_pairs is None
-        assert (
-            f"{said} when {held_out}/epoch_0_step_1 was"
-            in (tmp_path / "said").read_text()
-        )
+        expected = f"{held_out}/epoch_0_step_1 was trained on .*, since {said} then: "
+        assert re.match(expected, (tmp_path / "said").read_text())
