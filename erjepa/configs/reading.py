@@ -26,8 +26,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """Load a config with its ``defaults`` and overrides, and check it.
 
     The ``output_dir`` of a run's own config is the folder that it is in: the run may have been
-    moved or copied, and its ``base_adapters`` along with it. Another run can start with it and a
-    ``continue_from`` of its own, even if the run was resumed. Arguments as in
+    moved or copied, and the runs that it started from along with it. Another run can start with it
+    and a ``continue_from`` of its own, even if the run was resumed. Arguments as in
     :func:`~erjepa.configs.merged`.
 
     Raises:
@@ -37,13 +37,27 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """
     values, file = merged(name), Path(config_path(name))
     if file.name == CONFIG:
-        before, folder = values.get("output_dir", ""), file.parent
-        if paths := values.get("base_adapters"):
-            moved = [str(moved_along(path, before, folder)) for path in paths]
-            values["base_adapters"] = moved
-        values["output_dir"] = str(folder)
+        values = _where_they_are(values, file.parent)
         _unset_start(values, overrides)
     return read(with_overrides(values, overrides))
+
+
+def _where_they_are(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the config of a run, which is in ``folder`` now, with the paths of now: its own and
+    those of the runs that it started from.
+    """
+    before = values.get("output_dir", "")
+
+    def now(paths: Any) -> Any:
+        if isinstance(paths, list):
+            return [now(path) for path in paths]
+        return paths and str(moved_along(paths, before, folder))
+
+    starts = ("continue_from", "init_from", "base_adapters")
+    found = {key: now(values[key]) for key in starts if key in values}
+    if memories := (values.get("replay") or {}).get("init_from"):
+        found["replay"] = {**values["replay"], "init_from": now(memories)}
+    return {**values, **found, "output_dir": str(folder)}
 
 
 def resolved(source: Mapping[str, Any]) -> dict[str, Any]:

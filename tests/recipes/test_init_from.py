@@ -57,6 +57,22 @@ def test_a_resumed_run_does_not_start_over(base, data, tmp_path, earlier):
         assert progress["started_from"] == {str(earlier): "epoch_0"}
 
 
+def test_a_run_that_was_moved_and_resumed_knows_its_start(
+    base, data, tmp_path, earlier
+):
+    """Moved along with it, and trained further there."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(earlier, old / "first")
+    keys = {"continue_from": old / "first", "save_every_n_steps": 2}
+    train(config(base, data, old / "second", **keys, stop__steps=2))
+    old.rename(new)
+    (new / "first" / "epoch_1").mkdir()
+    cfg = load(str(new / "second"), ["resume_from_checkpoint=True", "stop.steps=4"])
+    train(cfg)
+    saved = checkpoint.checkpoints(new / "second")[-1]
+    assert starts_of(saved, cfg) == [new / "first" / "epoch_0"] * 2
+
+
 @pytest.mark.parametrize("place", [".", "best"])
 def test_an_earlier_run_may_still_be_training(
     base, data, tmp_path, earlier, monkeypatch, place

@@ -37,7 +37,7 @@ from erjepa.training.run.earlier_weights import (
 )
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.steps import TrainingPairs
-from erjepa.utils.files import EMA, write_whole
+from erjepa.utils.files import EMA, moved_along, write_whole
 
 log = utils.get_logger("INFO")
 
@@ -246,7 +246,12 @@ def load_start(
             if found != Path(run)
         }
     else:
-        started_from = checkpoint.load_progress(path).get("started_from", {})
+        recorded = checkpoint.load_progress(path).get("started_from", {})
+        before = config_of(path).get("output_dir", "")
+        started_from = {
+            str(moved_along(run, before, path.parent)): found
+            for run, found in recorded.items()
+        }
         trained, state = checkpoint.load_resumable(path)
         predictor, averaged = state["predictor"], state.get("averaged")
         changes = list(cfg.resume_changes or [])
