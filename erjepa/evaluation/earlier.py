@@ -12,13 +12,13 @@ from erjepa.checkpoints.checkpoint import PROGRESS, load_progress, name_of_score
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
-from erjepa.evaluation.examples import SCORED, Examples
+from erjepa.evaluation.examples import SCORED, Examples, texts
 from erjepa.evaluation.predictions import SETTINGS
 from erjepa.evaluation.run import find_run
 from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
 from erjepa.tasks.task import Prediction, Task
-from erjepa.utils.checked import checked, read_json
+from erjepa.utils.checked import read_json
 from erjepa.utils.files import EMA, PREDICTIONS, config_of_run, moved_along
 from erjepa.utils.summary import Change, scores_of_run
 
@@ -33,15 +33,6 @@ class _Settings:
     max_new_tokens: int
     eval_dataset: Any = None
     dataset: Any = None
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The fields of a stored prediction that identify its example."""
-
-    id: int
-    prompt: str
-    target: str
 
 
 @dataclass(frozen=True)
@@ -218,20 +209,16 @@ def answers_before(
     that was scored on the dataset when it had other pairs.
     """
     section, pairs = examples.section, examples.dataset
-    current = {
-        i: _Answer(i, pairs.source_text(i), pairs.target_text(i)) for i in examples.ids
-    }
+    current = dict(zip(examples.ids, texts(pairs, examples.ids), strict=True))
     to_current, to_others = list[Before](), list[Before]()
     for run in runs:
         if (scores := run.scores_on(section)) is None:
             continue
         folder, settings = scores
-        stored = read_predictions(folder / PREDICTIONS, examples.task)
-        known = checked(list[_Answer], stored, str(folder / PREDICTIONS))
         answers = {
-            answer.id: prediction
-            for answer, prediction in zip(known, stored, strict=True)
-            if current.get(answer.id) == answer
+            answer["id"]: answer
+            for answer in read_predictions(folder / PREDICTIONS, examples.task)
+            if current.get(answer["id"]) == (answer["prompt"], answer["target"])
         }
         found = Before(run.checkpoint, answers, settings.max_new_tokens)
         (to_current if answers else to_others).append(found)
