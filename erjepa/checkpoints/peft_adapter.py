@@ -11,7 +11,6 @@ magnitudes, and wrongly permutes Qwen's adapters, whose halves it does not inter
 import json
 import logging
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from torchtune import utils
 from torchtune.models.convert_weights import tune_to_peft_adapter_weights
 
 from erjepa.utils.checked import checked
+from erjepa.utils.jsonl import parse_json
 
 log = utils.get_logger("INFO")
 
@@ -54,10 +54,8 @@ def move_peft_adapter(checkpoint: Path) -> None:
     folder = checkpoint / FOLDER
     folder.mkdir()
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    config = json.loads((checkpoint / CONFIG).read_bytes())
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    for name in (WEIGHTS, CONFIG):
-        os.remove(checkpoint / name)
+    (checkpoint / WEIGHTS).unlink()
+    (checkpoint / CONFIG).rename(folder / CONFIG)
 
 
 def _is_torchtunes(names: Iterable[str]) -> bool:
@@ -95,7 +93,6 @@ def _rows(name: str, weight: Tensor, model: Mapping[str, Any]) -> Tensor:
 class _Config:
     """Keys of ``adapter_config.json`` that decide what an adapter computes."""
 
-    peft_type: Literal["LORA"]
     r: int
     lora_alpha: float
     use_rslora: bool = False
@@ -143,15 +140,8 @@ def load_peft_adapter(
         ValueError: if a file cannot be read, the adapter is not plain LoRA or DoRA, or the model's
             adapters have another rank, kind or layers; the message names the key to set.
     """
-    try:
-        values = json.loads((folder / CONFIG).read_bytes())
-        found = _weights(folder)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{folder / CONFIG}: not JSON: {error}") from None
-    except SafetensorError as error:
-        raise ValueError(
-            f"{folder / WEIGHTS} is damaged or cut short ({error}); copy it again"
-        ) from None
+    values = parse_json((folder / CONFIG).read_bytes(), str(folder / CONFIG))
+    found = _weights(folder)
     unread = [key for key in _UNREAD if values.get(key)]
     if values.get("peft_type", "LORA") != "LORA":
         unread.insert(0, "peft_type")
@@ -245,7 +235,12 @@ def rescaled(adapter: Mapping[str, Tensor], ratio: float) -> dict[str, Tensor]:
 
 def _weights(folder: Path) -> dict[str, Tensor]:
     if (folder / WEIGHTS).is_file():
-        return load_file(folder / WEIGHTS)
+        try:
+            return load_file(folder / WEIGHTS)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{folder / WEIGHTS} is damaged or cut short ({error}); copy it again"
+            ) from None
     if (old := (folder / WEIGHTS).with_suffix(".bin")).is_file():
         return torch.load(old, map_location="cpu", weights_only=True)
     raise FileNotFoundError(f"{folder} has an {CONFIG} and no {WEIGHTS}")
