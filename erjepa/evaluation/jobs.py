@@ -191,11 +191,10 @@ class JobFinder:
         weights = None if path is None else on_rank_zero(partial(Weights.at, path))
         key = SCORED[self._cfg.eval_split]
         own, others = self._cfg.as_dict()[key], [keys[key] for keys in earlier]
-        jobs = dict[str, Job]()
+        jobs = list[Job]()
         for keys in ({}, *earlier):
             section = keys.get(key, own)
-            name = json.dumps(section, sort_keys=True)
-            if (section is None and earlier) or name in jobs:
+            if (keys and section == own) or (section is None and earlier):
                 continue
             try:
                 examples = self._read(keys)
@@ -230,8 +229,8 @@ class JobFinder:
                 )
             find_seen = partial(self._seen, path, examples)
             seen = None if starts else on_rank_zero(find_seen)
-            jobs[name] = Job(path, examples, seen, before, weights)
-        return list(jobs.values())
+            jobs.append(Job(path, examples, seen, before, weights))
+        return jobs
 
     def _runs_before(self, path: Path) -> tuple[list[Path], list[EarlierRun]]:
         """Return what the run of a checkpoint started from, and the earlier runs whose datasets
