@@ -251,7 +251,9 @@ def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:
 
 
 def load_progress(path: Path) -> dict[str, Any]:
-    return {**read_json(_Progress, path / PROGRESS)}
+    """Return what ``progress.json`` records; empty for a folder of weights that no run wrote."""
+    file = path / PROGRESS
+    return {**read_json(_Progress, file)} if file.is_file() else {}
 
 
 def load_predictor(path: Path) -> Tensor | None:

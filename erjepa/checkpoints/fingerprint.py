@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erjepa.checkpoints.checkpoint import PROGRESS, load_progress
 from erjepa.configs import Config, weights_of
 from erjepa.datasets import Pair
 from erjepa.datasets.split import count_held_out
@@ -133,13 +132,6 @@ def data_of(cfg: Config, pairs: Sequence[Pair]) -> dict[str, Any]:
         "held_out": 0 if size is None else count_held_out(size, len(pairs)),
         "validation_seed": cfg.validation.seed,
     }
-
-
-def data_of_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return :func:`data_of` the run that wrote a checkpoint; ``None`` if it is not known."""
-    if not (path / PROGRESS).is_file():
-        return None
-    return load_progress(path).get("data")
 
 
 def changed_keys(

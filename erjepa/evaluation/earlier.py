@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erjepa.checkpoints.checkpoint import PROGRESS, load_progress, name_of_scores
+from erjepa.checkpoints.checkpoint import load_progress, name_of_scores
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
@@ -150,8 +150,7 @@ def starts_of(path: Path, cfg: Config) -> list[Path]:
     memories = [memories] if isinstance(memories, str) else memories
     adapters = reversed(values.get("base_adapters") or [])
     runs = [run for run in (values.get("init_from"), *adapters, *memories) if run]
-    has_progress = (path / PROGRESS).is_file()
-    names = load_progress(path).get("started_from", {}) if has_progress else {}
+    names = load_progress(path).get("started_from", {})
     output_dir = values.get("output_dir", "")
     starts = []
     for run in runs:

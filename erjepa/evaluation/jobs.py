@@ -13,11 +13,7 @@ from torchtune.config._errors import InstantiationError
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.fingerprint import (
-    data_of,
-    data_of_checkpoint,
-    digests_of_files,
-)
+from erjepa.checkpoints.fingerprint import data_of, digests_of_files
 from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset, hold_out
 from erjepa.evaluation.earlier import (
@@ -263,7 +259,7 @@ class JobFinder:
         """
         if self._cfg.eval_split != "validation" or path is None:
             return
-        if (then := data_of_checkpoint(path)) is None:
+        if (then := checkpoint.load_progress(path).get("data")) is None:
             return
         now = examples.data
         # The first of the pairs that the run held out may be scored alone.
@@ -281,7 +277,7 @@ class JobFinder:
             return examples.seen(texts(examples.dataset, examples.trained))
         if (train := self._train) is None:
             return None
-        then = None if path is None else data_of_checkpoint(path)
+        then = checkpoint.load_progress(path).get("data") if path else None
         if then is not None and (changes := _changes(then, train.data)):
             log.warning(
                 f"{path} was trained on other pairs, since {changes} then: test pairs that occur "
