@@ -91,22 +91,16 @@ class EvaluationRecipeERJEPA:
 
     def exit_code(self, summaries: Sequence[Summary]) -> int:
         """Return 3 if accuracy on earlier data fell by more than ``max_forgetting``, else 0."""
-        limit = self._cfg.max_forgetting
-        if limit is None:
-            return 0
-
-        def judge() -> int:
-            for summary in summaries:
-                before = summary.before
-                if before and -before.difference > limit:
-                    log.error(
-                        f"max_forgetting={limit}: on {summary.pairs}, {before.lost} of "
-                        f"{before.examples} answers were lost and {before.gained} gained."
-                    )
-                    return EXIT_FORGOTTEN
-            return 0
-
-        return on_rank_zero(judge)
+        limit, code = self._cfg.max_forgetting, 0
+        for summary in summaries:
+            before = summary.before
+            if limit is not None and before and -before.difference > limit:
+                code = EXIT_FORGOTTEN
+                log.error(
+                    f"max_forgetting={limit}: on {summary.pairs}, {before.lost} of "
+                    f"{before.examples} answers were lost and {before.gained} gained."
+                )
+        return on_rank_zero(lambda: code)
 
     def _evaluate(self, job: Job) -> Summary | None:
         """Generate the missing answers and score all of them. Return the summary on rank 0."""
