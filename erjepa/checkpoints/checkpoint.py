@@ -32,7 +32,6 @@ from erjepa.checkpoints.manifest import (
     require_deleted,
     write_manifest,
 )
-from erjepa.checkpoints.model_card import CARD
 from erjepa.utils.checked import read_json
 from erjepa.utils.files import CONFIG, EMA, let_others_read
 
@@ -159,7 +158,7 @@ def new(output_dir: Path, name: str) -> Iterator[Path]:
         yield folder
         for part in (folder / EMA, folder):
             if part.is_dir():
-                write_manifest(part, leave_out=[CARD])
+                write_manifest(part)
         let_others_read(folder)
         if final.exists():  # the run was resumed from an earlier checkpoint
             os.rename(final, replaced)

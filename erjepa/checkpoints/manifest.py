@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from erjepa.utils.checked import checked
-from erjepa.utils.files import open_regular, sha256_of
+from erjepa.utils.files import CARD, open_regular, sha256_of
 
 MANIFEST = "manifest.json"
 # In a checkpoint: folder of new files that `erjepa memory forget` has yet to move into place.
@@ -36,14 +36,14 @@ class Listed:
         return None
 
 
-def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
-    """Sync all files of ``folder`` to disk, then write their manifest. Files named in ``leave_out``
-    may change later and are not listed.
+def write_manifest(folder: Path) -> None:
+    """Sync all files of ``folder`` to disk, then write their manifest. Model cards are not listed,
+    as later scores change them.
     """
     names = sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.is_file() and path.name not in leave_out
+        if path.is_file() and path.name != CARD
     )
     with ThreadPoolExecutor(_THREADS) as pool:
         listed = list(pool.map(lambda name: _written(folder / name), names))

@@ -18,11 +18,10 @@ from erjepa.configs import Component, resolved
 from erjepa.configs.component import COMPONENT
 from erjepa.datasets import dataset_name, origin_labels
 from erjepa.utils.escape import backticks, markdown, markdown_code
-from erjepa.utils.files import CONFIG, EMA, write_whole
+from erjepa.utils.files import CARD, CONFIG, EMA, write_whole
 from erjepa.utils.hub import is_copy_of
 from erjepa.utils.summary import Summary, scores_of_run
 
-CARD = "README.md"
 PROMPT = "prompt.txt"  # a training prompt, if no chat template reproduces it
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times as fast
 

@@ -13,6 +13,8 @@ PREDICTIONS = "predictions.jsonl"
 SUMMARY = "summary.json"
 # In the folder of a run: its config with every key, written by torchtune's metric loggers.
 CONFIG = "torchtune_config.yaml"
+# In the folder of a run, and in its checkpoints: the model card.
+CARD = "README.md"
 # In a checkpoint: the folder of the averaged weights.
 EMA = "ema"
 # In the folder of an experiment.

@@ -11,9 +11,9 @@ from markdown_it import MarkdownIt
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from erjepa.checkpoints.model_card import CARD, base_of, write_model_card
+from erjepa.checkpoints.model_card import base_of, write_model_card
 from erjepa.utils.escape import printable
-from erjepa.utils.files import CONFIG
+from erjepa.utils.files import CARD, CONFIG
 from erjepa.utils.files import SUMMARY as SUMMARY_FILE
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
 from tests.campaign.queries import mutate
