@@ -104,6 +104,14 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide answers: weights were trained over one base, so only without
+    weights do the paths of ``base_adapters`` identify it.
+    """
+    is_of_base = "weights" not in settings
+    return {k: v for k, v in settings.items() if is_of_base or k != "base_adapters"}
+
+
 class PredictionStore:
     """The output folder of one evaluation.
 
@@ -114,7 +122,7 @@ class PredictionStore:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], rank: int) -> None:
         self.folder = folder
-        self._settings = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+        self._settings = json.dumps(settings, indent=2, sort_keys=True)
         self._part = folder / f"part_{rank}.jsonl"
 
     def open(self) -> dict[int, dict[str, Any]]:
@@ -122,10 +130,10 @@ class PredictionStore:
         which may be another task's; called on one rank.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = self.folder / SETTINGS
-        if not settings.exists() or settings.read_text() != self._settings:
-            self._delete_answers()
-            write_whole(settings, self._settings)
+        then, now = _read_settings(self.folder), json.loads(self._settings)
+        if _deciding(then) != _deciding(now):
+            self._delete_answers(then, now)
+        write_whole(self.folder / SETTINGS, f"{self._settings}\n")
         predictions = {}
         for path in (*self._parts(), self.folder / PREDICTIONS):
             for line in path.read_bytes().splitlines() if path.exists() else ():
@@ -151,12 +159,11 @@ class PredictionStore:
         for path in self._parts():
             path.unlink()
 
-    def _delete_answers(self) -> None:
-        """Delete the answers of other settings, and say in which settings these differ."""
+    def _delete_answers(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Delete the answers of the settings of ``then``, and say in which settings they differ."""
         final = [self.folder / name for name in (PREDICTIONS, SUMMARY)]
         answers = [path for path in (*self._parts(), *final) if path.exists()]
         if answers:
-            then, now = _read_settings(self.folder), json.loads(self._settings)
             then, now = (dict(leaves("", settings)) for settings in (then, now))
             changes = [
                 f"{key[1:]} was {then.get(key)}, is {now.get(key)}"

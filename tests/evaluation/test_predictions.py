@@ -74,6 +74,17 @@ def test_other_settings_start_anew(store, tmp_path, caplog):
     assert said.endswith("settings have changed: max_new_tokens was 5, is 6.")
 
 
+@pytest.mark.parametrize("weights", [{"weights": {"adapter_model.pt": "9 bytes"}}, {}])
+def test_adapters_in_the_base_of_a_checkpoint_may_be_moved(tmp_path, weights):
+    """Those in another base model make other answers."""
+    old, new = ({**SETTINGS, **weights, "base_adapters": [f"{p}/a"]} for p in "xy")
+    PredictionStore(tmp_path, old, 0).open()
+    store = PredictionStore(tmp_path, new, 0)
+    store.append([{"id": 1, "output": "x"}])
+    assert bool(store.open()) == bool(weights)
+    assert json.loads((tmp_path / "settings.json").read_text()) == new
+
+
 def test_each_dataset_has_a_folder(tmp_path):
     folder = tmp_path / "epoch_0"
     one, two = ({"_component_": "my.own_dataset", "size": size} for size in (1, 2))
