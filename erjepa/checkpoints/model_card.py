@@ -252,6 +252,8 @@ def _scores(summaries: Mapping[str, Summary]) -> str:
         "| checkpoint | weights | pairs | score | accuracy | 95% interval | examples |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    if continues := any(summary.before for summary in summaries.values()):
+        lines = [f"{lines[0]} earlier accuracy | of |", f"{lines[1]} --- | --- |"]
     for name, summary in summaries.items():
         reading = summary.readings[summary.primary]
         low, high = reading.interval
@@ -264,5 +266,9 @@ def _scores(summaries: Mapping[str, Summary]) -> str:
             f"{low:.2%} to {high:.2%}",
             str(reading.examples),
         ]
+        if before := summary.before:
+            cells += [f"{before.accuracy:.2%}", markdown_code(before.checkpoint)]
+        elif continues:
+            cells += ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -80,6 +80,24 @@ def test_base_data_keys_and_scores():
     assert OmegaConf.to_container(OmegaConf.create(keys)) == config(seed=37)
 
 
+def test_scores_of_a_continued_run_have_the_accuracy_of_the_earlier_one():
+    before = {
+        "checkpoint": "first/epoch_1",
+        "examples": 50,
+        "accuracy": 0.52,
+        "kept": 24,
+        "gained": 1,
+        "lost": 2,
+        "difference": -0.02,
+        "interval": (-0.08, 0.04),
+    }
+    old = {**SUMMARY, "before": before}
+    card = model_card(config(), {"epoch_1": SUMMARY, "epoch_1_on_first": old})
+    assert "| examples | earlier accuracy | of |\n" in card
+    assert "| 50 | 52.00% | `first/epoch_1` |\n" in card
+    assert "| 50 |  |  |\n" in card
+
+
 def test_texts_of_the_config_stay_in_their_places():
     hostile = "x\x85\n---\ntags: [evil]\n```\n| <script> |\n\n# `Title`"
     cfg = config(base_model=hostile, checkpointer__checkpoint_dir=f"/{hostile}")
