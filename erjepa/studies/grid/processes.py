@@ -17,6 +17,8 @@ from erjepa.training.run.signals import set_parent_death_signal
 from erjepa.utils.escape import printable
 
 _POLL = 0.2  # seconds
+# An uncaught exception, or the message of a command: ``erjepa_recipe: error: ...``.
+_ERROR = re.compile(r"(?:\w+: )?[\w.]*(?:[Ee]rror|Exception): .+")
 
 
 class Stopped(BaseException):
@@ -104,9 +106,15 @@ def tune() -> list[str]:
     return [str(Path(sys.executable).parent / "tune")]
 
 
-def tail(log: Path) -> str:
-    """Return the last 15 lines of a log, without progress bars."""
-    text = log.read_text(errors="replace")
-    kept = [line.rpartition("\r")[2] for line in text.splitlines() if line.strip()]
-    kept = [line for line in kept if not re.match(r"\s*\d*\|?.*\d+%\|", line)]
-    return printable("\n".join(f"    {line}" for line in kept[-15:]))
+def failure_in(log: Path) -> str:
+    """Return the error that the last command in a log reports, or else its last line, and below
+    it the last 15 lines, without progress bars.
+    """
+    text = log.read_text(errors="replace").rpartition("\n$ ")[2]
+    lines = [line.rpartition("\r")[2] for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not re.match(r"\s*\d*\|?.*\d+%\|", line)]
+    # torchrun ends with a table; the error is in it, or above.
+    errors = filter(None, map(_ERROR.search, lines))
+    reason = [lines[-1].strip(), *(error[0] for error in errors)][-1]
+    end = "\n".join(f"    {line}" for line in lines[-15:])
+    return printable(f"{reason}\n{log} ends with\n{end}")

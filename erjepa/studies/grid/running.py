@@ -28,7 +28,7 @@ from erjepa.studies.grid.output import (
     result_of,
     scores_dir,
 )
-from erjepa.studies.grid.processes import Runner, tail
+from erjepa.studies.grid.processes import Runner, failure_in
 from erjepa.studies.results import Result
 from erjepa.utils.files import RESULTS, write_whole
 from erjepa.utils.folders import make_folder, remove
@@ -66,9 +66,7 @@ def run_cell(
         def run(what: str, command: Sequence[str]) -> None:
             runner.say(what)
             if code := runner.run(command, log, lock.fileno()):
-                end = tail(log)
-                last = end.splitlines()[-1].strip()
-                raise RuntimeError(f"exit code {code}: {last}\n{log} ends with\n{end}")
+                raise RuntimeError(f"exit code {code}: {failure_in(log)}")
 
         make_folder(output_dir, folder)
         try:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from erjepa.studies.grid import processes
-from erjepa.studies.grid.processes import Runner, Stopped
+from erjepa.studies.grid.processes import Runner, Stopped, failure_in
 
 
 @pytest.fixture
@@ -40,3 +40,31 @@ def test_the_warning_of_slurm_ends_no_run(run):
 @pytest.mark.parametrize(("line", "code"), [("exit 3", 3), ("kill -TERM $$", -15)])
 def test_failed_by_itself(run, line, code):
     assert run(line, []) == code
+
+
+RANKS_FAILED = """$ tune run erjepa_recipe
+ValueError: of an earlier attempt
+$ tune run --nproc_per_node 2 erjepa_recipe
+{above}
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+=====
+erjepa_recipe FAILED
+Root Cause (first observed failure):
+  exitcode  : 1 (pid: 7)
+  traceback : {below}
+=====
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "reason"),
+    [
+        ("[rank1]: KeyError: 'a'", "To enable traceback see: x", "KeyError: 'a'"),
+        ("", "erjepa_recipe: error: no data", "erjepa_recipe: error: no data"),
+        ("", "To enable traceback see: x", "====="),
+    ],
+)
+def test_the_error_above_the_table_of_torchrun(tmp_path, above, below, reason):
+    log = tmp_path / "run.log"
+    log.write_text(RANKS_FAILED.format(above=above, below=below))
+    assert failure_in(log).splitlines()[0] == reason
