@@ -46,18 +46,23 @@ class Located(Exception):
     """Raised by :func:`load_records` in place of reading, see :func:`only_locating`."""
 
 
-_only_locates = ContextVar("_only_locates", default=False)
+_located = ContextVar[dict[str, list[Path]] | None]("_located", default=None)
 
 
 @contextlib.contextmanager
-def only_locating() -> Iterator[None]:
-    """End the block where :func:`load_records` would read: its source, if a path, exists."""
-    token = _only_locates.set(True)
+def only_locating() -> Iterator[dict[str, list[Path]]]:
+    """End the block where :func:`load_records` would read: its source, if a path, exists.
+
+    Yields the local files that it would read, by file or by folder and split; known after the
+    block.
+    """
+    located: dict[str, list[Path]] = {}
+    token = _located.set(located)
     try:
         with contextlib.suppress(Located):
-            yield
+            yield located
     finally:
-        _only_locates.reset(token)
+        _located.reset(token)
 
 
 def load_records(
@@ -79,7 +84,11 @@ def load_records(
     is_of_hub = is_repository(source) and path.suffix.lower() not in _FILES
     if not (is_url or is_folder or is_of_hub):
         _reader(path, source)
-    if _only_locates.get():
+    if (located := _located.get()) is not None:
+        if path.is_file():
+            located[str(path)] = [path]
+        elif is_folder:
+            located |= _files(path, split)
         raise Located
     if is_url:
         records = _read_file(_download(source), source)
@@ -238,7 +247,7 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     """Read the only file of the split, or, if there is none, load the folder with ``datasets``."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
-    files = [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
+    files = _named_after(folder, split)
     if len(files) == 1:
         return _read_file(files[0], str(files[0]))
     if len(files) > 1:
@@ -270,6 +279,26 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     raise ValueError(
         f"{folder}: no split {split!r}; it has {list(splits)}. Set the dataset's split"
     )
+
+
+def _named_after(folder: Path, split: str) -> list[Path]:
+    return [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
+
+
+def _files(folder: Path, split: str) -> dict[str, list[Path]]:
+    """Return the files that :func:`_read_folder` reads, by file or by folder and split."""
+    if files := _named_after(folder, split):
+        return {str(file): [file] for file in files}
+    saved = [*folder.glob("data*.arrow"), *(folder / split).glob("data*.arrow")]
+    if not saved:
+        from datasets import load_dataset_builder
+
+        try:
+            found = load_dataset_builder(str(folder)).config.data_files or {}
+        except Exception:  # of many types; reading the folder raises it again
+            return {}
+        saved = [Path(file) for file in found.get(split.partition("[")[0], ())]
+    return {f"{folder}, split {split}": sorted(saved)}
 
 
 def _tables(folder: Path, split: str) -> list[Path]:

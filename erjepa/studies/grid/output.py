@@ -21,6 +21,7 @@ import torch
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import digest_of_file
 from erjepa.checkpoints.lock import is_locked
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell, cell_name, cells, scores_merged
@@ -87,6 +88,13 @@ def results_of_cells(
         if lines := own[cell.name] or copies:
             results[cell.name] = lines
     return results | ran
+
+
+def unfinished(experiment: Experiment) -> list[Cell]:
+    """Return the cells of an experiment that have no results yet."""
+    all_cells = cells(experiment)
+    finished = results_of_cells(Path(experiment.output_dir), all_cells)
+    return [cell for cell in all_cells if cell.name not in finished]
 
 
 def _copied(line: Result, cell: Cell) -> Result:
@@ -185,6 +193,8 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
         if begun := _begun(output_dir, started.config):
             _require_continued(path, started, experiment, begun)
         before = asdict(started)
+        # A file that is gone may come back.
+        record["data_files"] = before["data_files"] | record["data_files"]
         # As texts, which compare the order of entries too: tables have it.
         if all(json.dumps(before[key]) == json.dumps(record[key]) for key in _STARTED):
             return
@@ -253,7 +263,9 @@ def _require_continued(
     names_of_cells = [cell_name(*entry) for entry in begun]
     ran = [cell for cell in cells(experiment) if cell.name in names_of_cells]
     for file, digest in data_files(experiment, ran).items():
-        if (then := started.data_files.get(file, digest)) != digest:
+        then = started.data_files.get(file, digest)
+        # Earlier versions compared samples of a file.
+        if then not in (digest, Path(file).is_file() and digest_of_file(Path(file))):
             raise ValueError(
                 f"{path} was started with another {file} ({then}; now {digest}). Restore it, "
                 "or choose another output_dir."
