@@ -63,6 +63,11 @@ class Controls:
     # In a sequence, whether each run trains a new adapter, with the earlier ones merged
     new_adapters: bool = False
 
+    @property
+    def has_stages(self) -> bool:
+        """Whether there is a run on each dataset, not one for all or none of them."""
+        return self.trains_on in (None, "so_far")
+
 
 CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on", "new_adapters")
 
@@ -174,7 +179,7 @@ class Experiment:
         error = f"methods: {method}: stop.tokens_of={source} must be a method"
         if source not in self.methods or self.controls(source).tokens_of:
             raise ValueError(f"{error} that does not use stop.tokens_of itself")
-        if self.controls(source).trains_on in ("all", "nothing"):
+        if not self.controls(source).has_stages:
             raise ValueError(
                 f"{error} that runs on every dataset, not one with trains_on=all or nothing"
             )

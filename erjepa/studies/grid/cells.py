@@ -66,8 +66,7 @@ def cells(experiment: Experiment) -> list[Cell]:
             group = [
                 _cell(experiment, dataset, method, seed)
                 for method in experiment.methods
-                if experiment.controls(method).trains_on in (None, "so_far")
-                or dataset == last
+                if experiment.controls(method).has_stages or dataset == last
             ]
             all_cells += sorted(group, key=lambda cell: cell.tokens_of is not None)
     # In a sequence all runs of a method are scored alike; else by the config that trains them.
@@ -155,7 +154,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
             if key.lstrip("~").partition(".")[0] != "dataset"
         }
         overrides["dataset"] = [part.as_dict() for part in parts]
-    follows = experiment.continual and trains_on in (None, "so_far")
+    follows = experiment.continual and controls.has_stages
     cell = Cell(
         dataset,
         config,

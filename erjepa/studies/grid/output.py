@@ -260,8 +260,7 @@ def _require_continued(
                 f"{path} was started with {place.removeprefix(f'{name}.')}={then} in the config "
                 f"{name}, which now has {now}. Restore it, or choose another output_dir."
             )
-    names_of_cells = [cell_name(*entry) for entry in begun]
-    ran = [cell for cell in cells(experiment) if cell.name in names_of_cells]
+    ran = [c for c in cells(experiment) if (c.dataset, c.method, c.seed) in begun]
     for file, digest in data_files(experiment, ran).items():
         then = started.data_files.get(file, digest)
         # Earlier versions compared samples of a file.

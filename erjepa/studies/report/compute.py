@@ -79,10 +79,7 @@ def _at_budgets(
     wide = pivot(rows, ["method", "seed"], "point", "accuracy").reindex(columns=budgets)
     complete = wide.dropna()
     # Those that train on all datasets at once have other budgets, those on nothing have none.
-    trains_on = {
-        method: results.config.controls(method).trains_on for method in methods
-    }
-    sequences = [m for m, on in trains_on.items() if on not in ("all", "nothing")]
+    sequences = [m for m in methods if results.config.controls(m).has_stages]
     note = results.note(rows, sequences)
     picture, (axes,) = canvas()
     _draw_over_compute(axes, results, rows, results.methods)

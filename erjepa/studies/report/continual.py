@@ -52,9 +52,9 @@ def continual(
     only_own = results.config.score_stages == "own"
     if only_own:  # they may have been scored on all before
         rows = rows[(rows.stage == last) | (rows.stage == rows.dataset)]
-    trained_on = {m: results.config.controls(m).trains_on for m in methods}
-    controls = {m: on for m, on in trained_on.items() if on in ("all", "nothing")}
-    sequences = [method for method in methods if method not in controls]
+    settings = {method: results.config.controls(method) for method in methods}
+    sequences = [method for method, one in settings.items() if one.has_stages]
+    trained_on = {m: one.trains_on for m, one in settings.items() if not one.has_stages}
     if rows[(rows.stage == last) & rows.method.isin(sequences)].empty:
         raise Unavailable("no run has reached the end of the sequence")
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
@@ -62,7 +62,7 @@ def continual(
     note = results.note(ends.reset_index(), methods)
     means = ends.groupby(level="method").mean()
     joints, untrained = (
-        [m for m, on in controls.items() if on == what and m in means.index]
+        [m for m, on in trained_on.items() if on == what and m in means.index]
         for what in ("all", "nothing")
     )
 
@@ -95,7 +95,7 @@ def continual(
 
     after = rows.stage.mask(only_own & (rows.stage != last), "itself")
     which = f"itself and on {last}" if only_own else "another"
-    after = after.mask(~rows.method.isin(sequences), rows.method.map(controls))
+    after = after.mask(~rows.method.isin(sequences), rows.method.map(trained_on))
     cells = pivot(rows.assign(after=after), [*_RUN, "after"], "dataset", "accuracy")
     yield Table(
         f"Accuracy (%) on each dataset after training on {which}{results.if_seeds(MEAN)}. {note}",
