@@ -87,23 +87,18 @@ class _Grid:
         cell, runner, start = self._running.pop(future)
         self._free.append(runner.environment)
         self._ended.add(cell.name)
-        equal = [
-            other
-            for other in self._all
-            if other.same_as == cell.name and other.name not in self._ended
-        ]
+        equal = [other for other in self._all if other.same_as == cell.name]
         try:
             results = future.result()
         except (OSError, RuntimeError, ValueError) as error:
             self._failed += [cell.name, *(other.name for other in equal)]
-            self._say(cell, f"failed: {error}")
-            for other in equal:
-                self._say(other, f"failed: it needs the results of {cell.name}")
+            said, of_equal = f"failed: {error}", "failed: it needs the results of"
         else:
             self._seconds.append(time.monotonic() - start)
-            self._say(cell, self._outcome(cell, results))
-            for other in equal:
-                self._say(other, f"equal to {cell.name}")
+            said, of_equal = self._outcome(cell, results), "equal to"
+        self._say(cell, said)
+        for other in equal:
+            self._say(other, f"{of_equal} {cell.name}")
 
     def _say(self, cell: Cell, what: str) -> None:
         number, width = self._all.index(cell) + 1, len(str(len(self._all)))
