@@ -111,7 +111,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         keeps = not cfg.fsdp_reshard_after_forward
         self._passes = Passes(model, loss_fn, device, offloading, keep_gathered=keeps)
         self._model = model
-        self._memory = RunMemory(prepared, earlier)
+        self._memory = RunMemory(prepared, earlier, self._folder.resumed)
         self._pairs = TrainingPairs(prepared, self._memory.share)
         held_out = self._pairs.held_out
         self._pairs.require_equal()  # waits: ranks read files at different speeds
@@ -119,7 +119,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             Validation(prepared, self._passes, held_out) if held_out else None
         )
         self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
-        start = load_start(cfg, checkpointer, model, self._pairs, starts, resume=resume)
+        path = self._folder.resumed
+        start = load_start(cfg, checkpointer, model, self._pairs, starts, path)
         wait_for_all()  # again, as a step has a time limit
         self._setup_training(start, checkpointer, serving)
         # A run that is refused, or already over, leaves the config of the one before in its folder.
@@ -179,10 +180,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             require_packable(model, pairs, device, cfg.base_model)
             self._memory.start(self._passes)
         else:
-            path, changed = resumed.path, resumed.changed
             offered = partial(self._pairs.offered, self._progress)
             steps = self._progress.steps
-            self._memory.resume(path, steps, offered, self._passes, changed)
+            self._memory.resume(steps, offered, self._passes, resumed.changed)
 
     # --------------------------------------------------------------- the step
 

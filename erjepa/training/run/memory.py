@@ -1,6 +1,5 @@
 """The episodic memory of a run: its use in a step, its initial content, and how it is saved."""
 
-import contextlib
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
@@ -14,7 +13,7 @@ from torch import Tensor
 from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors
 from erjepa.checkpoints.memory_file import write_memory, write_texts
-from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
+from erjepa.checkpoints.stored_memory import StoredMemory
 from erjepa.replay import (
     EpisodicReplay,
     ReplayBatch,
@@ -26,7 +25,6 @@ from erjepa.replay.addresses import Addresses
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.segments import Segments
 from erjepa.training.model.device import memory_of
-from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.data import fitting_slots
 from erjepa.training.run.inherited import InheritedMemories, open_on_all
 from erjepa.training.run.origins import Origins
@@ -73,6 +71,7 @@ class RunMemory:
     Args:
         run: its model may be on the meta device. Without views, slots have no addresses.
         earlier: memories of earlier runs to start with.
+        resumed: the checkpoint that the run resumes.
 
     Attributes:
         settings: the section ``replay`` of the config.
@@ -84,11 +83,15 @@ class RunMemory:
 
     Raises:
         ValueError: if the memory does not fit the device, or a pair of ``replay.init_from`` does
-            not fit the run's rows.
+            not fit the run's rows; or if the checkpoint has no memory, as replay was off, and the
+            run started with one.
     """
 
     def __init__(
-        self, run: PreparedRun, earlier: InheritedMemories | None = None
+        self,
+        run: PreparedRun,
+        earlier: InheritedMemories | None = None,
+        resumed: Path | None = None,
     ) -> None:
         cfg, self._run = run.cfg, run
         self.settings = cfg.replay
@@ -100,12 +103,20 @@ class RunMemory:
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))
         self.replay: EpisodicReplay | None = None
-        inherited, has_addresses = 0, True
+        # Of the checkpoint, until it is loaded.
+        self._stored = None if resumed is None else self._open(resumed)
+        inherited, has_inherited, has_addresses = 0, False, True
         if earlier is not None:
             earlier.fit(run)
-            inherited = len(earlier)
+            inherited, has_inherited = len(earlier), len(earlier) > 0
             if self.settings.init_addresses == "kept":
                 has_addresses = earlier.has_addresses
+        elif self._stored is not None:
+            about = self._stored.about
+            capacity = about.replay.capacity or self.settings.capacity
+            inherited = about.state.memory.capacity - capacity
+            has_inherited = about.inherited > 0  # even if these pairs were deleted
+            has_addresses = self._stored.has_addresses
         if self.is_on:
             self.replay = self._empty(inherited, has_addresses=has_addresses)
         elif cfg.log_example_errors:
@@ -114,23 +125,22 @@ class RunMemory:
                 "replay.weight=0 has none; set it to False"
             )
         self.can_draw = self.is_on and (
-            self.settings.draw_from == "all" or self._has_inherited()
+            self.settings.draw_from == "all" or has_inherited
         )
 
-    def _has_inherited(self) -> bool:
-        """Whether the run started with inherited pairs, which a resumed run finds recorded."""
-        if self.earlier is not None:
-            return len(self.earlier) > 0
-        if not self.settings.start_from:
-            return False
-
-        def is_recorded() -> bool:
-            with contextlib.suppress(ValueError):  # damage is named when all files are
-                if folder := memory_folder(Path(self._run.cfg.output_dir)):
-                    return StoredMemory(folder).about.inherited > 0
-            return True
-
-        return on_rank_zero(is_recorded)
+    def _open(self, checkpoint: Path) -> StoredMemory | None:
+        """Open the memory of a checkpoint of the run, if it has one and the run replays."""
+        if not self.is_on:
+            return None
+        if (checkpoint / MEMORY).is_dir():
+            return open_on_all(checkpoint, "resume_from_checkpoint")
+        if starts := self.settings.start_from:
+            raise ValueError(
+                f"replay.weight was 0 until {checkpoint}, which therefore has no memory of "
+                f"{', '.join(starts)}; start a new run, with init_from={checkpoint} "
+                f"replay.init_from={starts[0]}"
+            )
+        return None
 
     def _empty(self, inherited: int, *, has_addresses: bool) -> EpisodicReplay:
         """Return an empty memory, with addresses if the selection needs them in any case.
@@ -230,13 +240,12 @@ class RunMemory:
 
     def resume(
         self,
-        checkpoint: Path,
         step: int,
         offered: Callable[[int], Tensor],
         passes: Passes,
         changed: Collection[str],
     ) -> None:
-        """Restore the memory, if any, from this run's checkpoint, written after ``step``.
+        """Restore the memory of the checkpoint, if it has one, written after ``step``.
 
         Args:
             offered: returns the indices in the dataset of the pairs that were offered to the
@@ -244,23 +253,19 @@ class RunMemory:
             changed: dotted keys whose values the resumed run has changed.
 
         Raises:
-            ValueError: if the run's pairs have changed, and the memory has pairs of the old ones; if
-                the memory would shrink; or if replay was off, and the run started with a memory.
+            ValueError: if the run's pairs have changed, and the memory has pairs of the old ones, or
+                if the memory would shrink.
         """
         if self._errors is not None:
             self._errors.continue_after(step)
         if self.replay is None:
             return
-        if not (checkpoint / MEMORY).is_dir():
-            if starts := self.settings.start_from:
-                raise ValueError(
-                    f"replay.weight was 0 until {checkpoint}, which therefore has no memory of "
-                    f"{', '.join(starts)}; start a new run, with init_from={checkpoint} "
-                    f"replay.init_from={starts[0]}"
-                )
+        # Its files are closed: the run deletes the checkpoint later.
+        stored, self._stored = self._stored, None
+        if stored is None:
             self._steps_without = step
             return
-        stored = open_on_all(checkpoint, "resume_from_checkpoint")
+        checkpoint = stored.folder.parent
         if "dataset" in changed and (stored.tensors["example_ids"] >= 0).any():
             raise ValueError(
                 f"resume_changes=[dataset]: the memory of {checkpoint} has pairs of the dataset "
@@ -269,10 +274,6 @@ class RunMemory:
             )
         fitting_slots(self._run, stored, skip_too_long=False)
         about = stored.about
-        capacity = about.replay.capacity or self.settings.capacity
-        inherited = about.state.memory.capacity - capacity
-        if inherited or not stored.has_addresses:
-            self.replay = self._empty(inherited, has_addresses=stored.has_addresses)
         self.replay.restore(about.state, stored.tensors)
         self._steps_without = about.steps_without
         self.replay.memory.mark_offered(self.origins.ids(offered(self._steps_without)))

@@ -88,20 +88,26 @@ def find_starts(cfg: Config, *, resume: bool) -> dict[str, Path]:
 class RunFolder:
     """``output_dir``, which rank 0 locks for the run until :meth:`close`.
 
+    Attributes:
+        resumed: the newest checkpoint if the run resumes.
+
     Raises:
         BlockingIOError: if another run has locked it.
-        FileExistsError, ValueError: as in :func:`require_fresh_output`.
+        FileExistsError: as in :func:`require_fresh_output`.
+        FileNotFoundError: if there is no checkpoint to resume.
+        ValueError: naming the damaged file of that checkpoint; as in :func:`require_fresh_output`.
     """
 
     def __init__(self, cfg: Config, *, resume: bool) -> None:
         self.path = Path(cfg.output_dir)
         self._lock: FolderLock | None = None  # on rank 0
 
-        def claim() -> None:
+        def claim() -> Path | None:
             self._lock = FolderLock(self.path, "run")
             require_fresh_output(cfg, resume=resume)
+            return checkpoint.latest(self.path) if resume else None
 
-        on_rank_zero(claim)
+        self.resumed = on_rank_zero(claim)
 
     def require(self) -> None:
         """On rank 0, raise a FileNotFoundError if the folder has been deleted or replaced."""
@@ -178,7 +184,6 @@ def find_serving(run: PreparedRun) -> Serving:
 
 
 class Resumed(NamedTuple):
-    path: Path
     state: dict[str, Any]  # the recipe state in it
     changed: Collection[str]  # dotted keys whose values the resumed run has changed
 
@@ -199,16 +204,15 @@ def load_start(
     model: PackedDecoder,
     pairs: TrainingPairs,
     starts: Mapping[str, Path],
-    *,
-    resume: bool,
+    path: Path | None,
 ) -> Start:
-    """Load what the run starts from or, with ``resume``, the newest checkpoint of ``output_dir``.
+    """Load what the run starts from or the checkpoint that it resumes.
 
     Args:
         starts: the result of :func:`find_starts`.
+        path: the checkpoint to resume.
 
     Raises:
-        FileNotFoundError: if there is no checkpoint to resume.
         ValueError: naming the damaged file, what differs from the run to resume, or the ranks that
             read another base model than rank 0.
     """
@@ -218,12 +222,9 @@ def load_start(
         share=pairs.share,
         pairs=pairs.train,  # type: ignore[arg-type]
     )
-    path = None
-    if resume:
-        path = on_rank_zero(lambda: checkpoint.latest(Path(cfg.output_dir)))
     trained, predictor, averaged = None, None, None
     carried = [f"{start}, merged" for start in cfg.base_adapters or []]
-    if cfg.init_from is not None and not resume:
+    if cfg.init_from is not None and path is None:
         source = starts[cfg.init_from]
         require_start(cfg, source, model.decoder)
         named = f"{start_key(cfg)}={cfg.init_from}"
@@ -256,7 +257,7 @@ def load_start(
         predictor, averaged = state["predictor"], state.get("averaged")
         changes = list(cfg.resume_changes or [])
         changed = changed_keys(state["fingerprint"], current, changes, path)
-        resumed = Resumed(path, state, changed)
+        resumed = Resumed(state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
     weights = StartWeights(base, trained, predictor, averaged)
     return Start(weights, current, pairs.data, started_from, resumed, carried)

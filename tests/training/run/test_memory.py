@@ -91,7 +91,7 @@ class Model(torch.nn.Module):
 def memory_of(tmp_path):
     """The memory of a run with these keys."""
 
-    def make(dataset=None, resume=False, **overrides):
+    def make(dataset=None, resumed=None, **overrides):
         keys = {"selection": "uniform", "address_dim": None, "address_top_k": None}
         keys = {f"replay.{key}": value for key, value in keys.items()}
         keys |= {key.replace("__", "."): value for key, value in overrides.items()}
@@ -106,9 +106,9 @@ def memory_of(tmp_path):
             device=CPU,
             split=None,
         )
-        starts = find_starts(cfg, resume=resume)
+        starts = find_starts(cfg, resume=resumed is not None)
         earlier = earlier_memories(cfg, Texts.fingerprint, starts)
-        return RunMemory(run, earlier)
+        return RunMemory(run, earlier, resumed)
 
     return make
 
@@ -129,9 +129,9 @@ def saved(memory, folder):
     return checkpoint
 
 
-def resume(memory, checkpoint, step, offered):
+def resume(memory, step, offered):
     offered = torch.arange(offered)
-    memory.resume(checkpoint, step, lambda _: offered, passes=None, changed=())
+    memory.resume(step, lambda _: offered, passes=None, changed=())
 
 
 def outcome(*ids, jepa=None, labels=2.0):
@@ -270,8 +270,8 @@ def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
     checkpoint = saved(memory, tmp_path)
     step(memory, 5, outcome(9))  # what a killed run did after its checkpoint
     memory._errors.flush()
-    resumed = memory_of(resume=True, log_example_errors=True)
-    resume(resumed, checkpoint, step=4, offered=8)
+    resumed = memory_of(resumed=checkpoint, log_example_errors=True)
+    resume(resumed, step=4, offered=8)
     draw = step(resumed, 5, outcome(9), errors=[0.7])
     assert draw.example_ids and len(resumed.replay) == 9
     assert memory.replay.memory.example_ids.equal(resumed.replay.memory.example_ids)
@@ -424,8 +424,7 @@ def test_an_empty_memory_is_none(memory_of, tmp_path, draw_from):
     assert replay_summary(memory, 8).startswith(
         "2 pairs" if share else "none, as no pair is"
     )
-    saved(memory, tmp_path)
-    resumed = memory_of(**keys, resume=True)
+    resumed = memory_of(**keys, resumed=saved(memory, tmp_path))
     assert (resumed.share, resumed.can_draw) == (share, bool(share))
 
 
@@ -437,12 +436,10 @@ def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     start(memory)
     checkpoint = saved(memory, tmp_path)
     forget(tmp_path, Choice(source="a.jsonl (1)"))
-    resumed = memory_of(**keys, resume=True)
-    resume(resumed, checkpoint, step=1, offered=2)
+    resumed = memory_of(**keys, resumed=checkpoint)
+    resume(resumed, step=1, offered=2)
     assert resumed.share == 0.25 and inherited_summary(resumed, 8) == []
     assert replay_summary(resumed, 8) == (
         "none, as all inherited pairs have been deleted; a step has 6 new pairs; up to 10,000 "
         "pairs are stored"
     )
-    (checkpoint / "memory" / "memory.json").write_text("{")
-    assert memory_of(**keys, resume=True).share == 0.25
