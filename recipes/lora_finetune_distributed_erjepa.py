@@ -21,7 +21,6 @@ from erjepa.training.model.build import activation_offloading, set_up_model
 from erjepa.training.model.device import attention_of, device_of, run_device
 from erjepa.training.model.distributed import all_reduce_sum, on_rank_zero, wait_for_all
 from erjepa.training.model.sharding import with_resharding
-from erjepa.training.run.earlier_weights import found_adapters
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.metrics import MetricsLog, step_metrics
@@ -93,10 +92,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         device, resume = self._device, self._resume
         attention = attention_of(self._cfg, device)
         cfg = erjepa.configs.require_files(self._cfg)
-        starts = find_starts(cfg, resume=resume)
-        goes_on = Path(cfg.output_dir) if resume else starts.get(cfg.init_from or "")
-        adapters = on_rank_zero(lambda: found_adapters(cfg, goes_on))
-        cfg = replace(cfg, base_adapters=adapters)
+        cfg, starts = find_starts(cfg, resume=resume)
         prepared = self._prepared = PreparedRun(cfg, device, attention)
         tokenizer = prepared.texts.fingerprint
         earlier = earlier_memories(cfg, tokenizer, starts)

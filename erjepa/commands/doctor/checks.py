@@ -38,7 +38,7 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.run.earlier_weights import adapters_to_merge, require_start
+from erjepa.training.run.earlier_weights import require_start
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.memory import memory_bytes
 from erjepa.training.run.prepared import PreparedRun
@@ -248,12 +248,13 @@ def _files(cfg: Config) -> Config:
 def _earlier_runs(
     cfg: Config, model: PackedDecoder, tokenizer: Transform | None
 ) -> str:
-    found = adapters_to_merge(cfg)
-    if not is_to_resume(cfg):
-        starts = find_starts(cfg, resume=False)
+    resume = is_to_resume(cfg)
+    cfg, starts = find_starts(cfg, resume=resume)
+    found: list[str | Path] = [*(cfg.base_adapters or [])]
+    if not resume:
         if cfg.init_from is not None:
-            found.append(starts[cfg.init_from])
-            require_start(cfg, found[-1], model.decoder)
+            found.append(start := starts[cfg.init_from])
+            require_start(cfg, start, model.decoder)
         if cfg.replay.weight:
             for path in cfg.replay.start_from:
                 stored = open_memory(starts[path], key := key_of(cfg, path))

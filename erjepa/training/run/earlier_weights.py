@@ -28,13 +28,13 @@ def load_base(
     """Load the base's weights and merge the adapters of ``base_adapters`` into them.
 
     Args:
+        cfg: config with :func:`found_adapters`.
         decoder: model of the run, whose adapters have the same shapes.
     """
-    adapters = adapters_to_merge(cfg)
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
     rank, alpha = cfg.model.get("lora_rank"), cfg.model.get("lora_alpha")
-    for path in adapters:
-        adapter, _ = load_adapter(path, f"base_adapters={path}", cfg, decoder)
+    for path in cfg.base_adapters or []:
+        adapter, _ = load_adapter(Path(path), f"base_adapters={path}", cfg, decoder)
         weights = {**base, **adapter}
         base = merge_adapters(weights, torch.device("cpu"), rank=rank, alpha=alpha)
     return base
@@ -42,6 +42,9 @@ def load_base(
 
 def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
     """Return ``base_adapters`` as absolute paths of checkpoints or adapters of PEFT.
+
+    A run stands for the checkpoint that ``run`` or a later one of them was trained over, otherwise
+    for its newest.
 
     Args:
         run: the run or checkpoint that goes on, whose adapters are those that it recorded; the runs
@@ -51,7 +54,15 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
         FileNotFoundError: if there is no adapter, or a recorded one is gone.
         ValueError: if an adapter was trained over a base with other adapters merged in.
     """
-    return [str(path.absolute()) for path in adapters_to_merge(cfg, run)] or None
+    given = cfg.base_adapters or []
+    names = given if run is None else _as_recorded(given, run)
+    found: list[str] = []
+    for i in reversed(range(len(given))):
+        path = _find_adapter(names[i], "base_adapters")
+        require_trained_over(path, given[:i], to_merge=given[i])
+        names = _as_recorded(names, path)
+        found.insert(0, str(path.absolute()))
+    return found or None
 
 
 def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
@@ -127,22 +138,6 @@ def require_start(cfg: Config, folder: Path, decoder: TransformerDecoder) -> Non
 def start_key(cfg: Config) -> str:
     """Return the key by which the user named the run whose weights are loaded."""
     return "init_from" if cfg.continue_from is None else "continue_from"
-
-
-def adapters_to_merge(cfg: Config, run: Path | None = None) -> list[Path]:
-    """Find the adapters of ``base_adapters``: of a run, the checkpoint that ``run`` or a later one
-    of them was trained over, otherwise the newest. Arguments and errors as of
-    :func:`found_adapters`.
-    """
-    given = cfg.base_adapters or []
-    names = given if run is None else _as_recorded(given, run)
-    paths = []
-    for i in reversed(range(len(given))):
-        path = _find_adapter(names[i], "base_adapters")
-        require_trained_over(path, given[:i], to_merge=given[i])
-        names = _as_recorded(names, path)
-        paths.append(path)
-    return paths[::-1]
 
 
 def _find_adapter(name: str, key: str) -> Path:

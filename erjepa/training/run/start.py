@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from erjepa.training.model.distributed import (
 )
 from erjepa.training.run.earlier_weights import (
     config_of,
+    found_adapters,
     load_averages,
     load_base,
     load_trained,
@@ -61,28 +63,34 @@ def seed_of(cfg: Config, *, resume: bool) -> int | None:
     return on_rank_zero(lambda: config_of(Path(cfg.output_dir)).get("seed"))
 
 
-def find_starts(cfg: Config, *, resume: bool) -> dict[str, Path]:
-    """Find the checkpoints that a new run starts from, by the paths in ``init_from`` and
-    ``replay.init_from``; the same on every rank.
+def find_starts(cfg: Config, *, resume: bool) -> tuple[Config, dict[str, Path]]:
+    """Find the checkpoints of earlier runs that a run starts from; the same on every rank.
 
     They are found once, since an earlier run may still be training. A path that stands for no
     checkpoint is returned unchanged.
 
-    Raises:
-        FileNotFoundError: if ``continue_from`` does not exist.
-    """
-    if resume:
-        return {}
+    Returns:
+        The config with :func:`found_adapters`, and the checkpoints that a new run starts from, by
+        the paths in ``init_from`` and ``replay.init_from``.
 
-    def find() -> dict[str, Path]:
+    Raises:
+        FileNotFoundError: if ``continue_from`` does not exist; as :func:`found_adapters`.
+        ValueError: as :func:`found_adapters`.
+    """
+
+    def find() -> tuple[list[str] | None, dict[str, Path]]:
+        if resume:
+            return found_adapters(cfg, Path(cfg.output_dir)), {}
         if (start := cfg.continue_from) and not Path(start).exists():
             raise FileNotFoundError(
                 f"continue_from={start} does not exist; give the output_dir of the earlier run"
             )
         runs = [run for run in (cfg.init_from, *cfg.replay.start_from) if run]
-        return {run: checkpoint.current(Path(run)) for run in runs}
+        starts = {run: checkpoint.current(Path(run)) for run in runs}
+        return found_adapters(cfg, starts.get(cfg.init_from or "")), starts
 
-    return on_rank_zero(find)
+    adapters, starts = on_rank_zero(find)
+    return replace(cfg, base_adapters=adapters), starts
 
 
 class RunFolder:

@@ -55,7 +55,7 @@ def test_what_cannot_be_continued_is_named_by_its_key(tmp_path, monkeypatch):
     def message(load_it, *overrides):
         cfg = load("hf_continual", [f"continue_from={tmp_path}", *overrides])
         with pytest.raises((FileNotFoundError, ValueError)) as error:
-            load_it(cfg, find_starts(cfg, resume=False))
+            load_it(*find_starts(cfg, resume=False))
         return str(error.value)
 
     for module in ("inherited", "start"):

@@ -106,7 +106,7 @@ def memory_of(tmp_path):
             device=CPU,
             split=None,
         )
-        starts = find_starts(cfg, resume=resumed is not None)
+        _, starts = find_starts(cfg, resume=resumed is not None)
         earlier = earlier_memories(cfg, Texts.fingerprint, starts)
         return RunMemory(run, earlier, resumed)
 
