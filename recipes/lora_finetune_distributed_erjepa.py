@@ -152,9 +152,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         state = RecipeState(
             model, self._optimizer, self._lr_scheduler, self._progress, device
         )
-        resumed = start.resumed
-        if resumed is not None:
-            state.load_state_dict(resumed.state, resumed.changed)
+        if start.state is not None:
+            state.load_state_dict(start.state, start.changed)
         self._checkpoints = RunCheckpoints(
             cfg,
             self._folder,
@@ -171,14 +170,12 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             where=self._memory.where,
             how_to_resume=self._checkpoints.how_to_resume,
         )
-        if resumed is None:
+        if start.state is None:
             pairs = self._prepared.dataset.pairs
             require_packable(model, pairs, device, cfg.base_model)
-            self._memory.start(self._passes)
-        else:
-            offered = partial(self._pairs.offered, self._progress)
-            steps = self._progress.steps
-            self._memory.resume(steps, offered, self._passes, resumed.changed)
+        offered = partial(self._pairs.offered, self._progress)
+        steps = self._progress.steps
+        self._memory.load(steps, offered, self._passes, start.changed)
 
     # --------------------------------------------------------------- the step
 

@@ -231,23 +231,17 @@ class RunMemory:
 
     # ------------------------------------------------------------------ from a file
 
-    def start(self, passes: Passes) -> None:
-        """Start a new run, with the memories of ``replay.init_from`` if there are any."""
-        if self._errors is not None:
-            self._errors.continue_after(0)
-        if self.earlier is not None and self.replay is not None:
-            self._inherit(self.earlier, self.replay, passes)
-
-    def resume(
+    def load(
         self,
         step: int,
         offered: Callable[[int], Tensor],
         passes: Passes,
-        changed: Collection[str],
+        changed: Collection[str] = (),
     ) -> None:
-        """Restore the memory of the checkpoint, if it has one, written after ``step``.
+        """Load the memories of ``replay.init_from`` or that of the checkpoint, if there are any.
 
         Args:
+            step: steps of the run so far.
             offered: returns the indices in the dataset of the pairs that were offered to the
                 memory, int64, given the number of steps before there was one.
             changed: dotted keys whose values the resumed run has changed.
@@ -258,10 +252,12 @@ class RunMemory:
         """
         if self._errors is not None:
             self._errors.continue_after(step)
-        if self.replay is None:
-            return
         # Its files are closed: the run deletes the checkpoint later.
         stored, self._stored = self._stored, None
+        if self.replay is None:
+            return
+        if self.earlier is not None:
+            self._inherit(self.earlier, self.replay, passes)
         if stored is None:
             self._steps_without = step
             return

@@ -81,7 +81,7 @@ class RunCheckpoints:
         self._serving = serving
         # At least 2: the newest is not known to be good until a later step is finite.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
-        self._is_resumed = start.resumed is not None
+        self._is_resumed = start.state is not None
         self._saved_at = self._progress.steps
         self._warn_of_past_budgets()
         self._sizes = checkpoint_sizes(

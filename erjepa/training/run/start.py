@@ -191,18 +191,18 @@ def find_serving(run: PreparedRun) -> Serving:
     return on_rank_zero(find)
 
 
-class Resumed(NamedTuple):
-    state: dict[str, Any]  # the recipe state in it
-    changed: Collection[str]  # dotted keys whose values the resumed run has changed
-
-
 class Start(NamedTuple):
     weights: StartWeights
     fingerprint: dict[str, Any]  # what determines the run, compared when it is resumed
     data: dict[str, Any]  # the pairs of the run, see data_of
     # Checkpoints of earlier runs, relative to the paths in the config, by these
     started_from: dict[str, str]
-    resumed: Resumed | None = None  # the run's own checkpoint
+    state: dict[str, Any] | None = (
+        None  # recipe state of the checkpoint that it resumes
+    )
+    changed: Collection[
+        str
+    ] = ()  # dotted keys whose values the resumed run has changed
     carried: Sequence[str] = ()  # descriptions of what comes from earlier runs
 
 
@@ -247,7 +247,7 @@ def load_start(
     current["base model"] = digest = digest_of_weights(base)
     # Ranks quantize their own copies of the weights.
     require_equal(digest, key="base model", what="weights")
-    resumed = None
+    state, changed = None, set[str]()
     if path is None:
         started_from = {
             str(Path(run)): os.path.relpath(found, run)
@@ -265,7 +265,6 @@ def load_start(
         predictor, averaged = state["predictor"], state.get("averaged")
         changes = list(cfg.resume_changes or [])
         changed = changed_keys(state["fingerprint"], current, changes, path)
-        resumed = Resumed(state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
     weights = StartWeights(base, trained, predictor, averaged)
-    return Start(weights, current, pairs.data, started_from, resumed, carried)
+    return Start(weights, current, pairs.data, started_from, state, changed, carried)

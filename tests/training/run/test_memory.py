@@ -116,7 +116,7 @@ def memory_of(tmp_path):
 def start(memory):
     """Start a run with the memory, and return the passes that compute its scores."""
     passes = Rescoring(memory._run.model)
-    memory.start(passes)
+    memory.load(0, offered=None, passes=passes)
     return passes
 
 
@@ -131,7 +131,7 @@ def saved(memory, folder):
 
 def resume(memory, step, offered):
     offered = torch.arange(offered)
-    memory.resume(step, lambda _: offered, passes=None, changed=())
+    memory.load(step, lambda _: offered, passes=None)
 
 
 def outcome(*ids, jepa=None, labels=2.0):
@@ -228,7 +228,7 @@ def test_a_dataset_keeps_its_label_in_later_runs(memory_of):
 
 def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
     memory = memory_of(log_example_errors=True, replay__score="lm")
-    memory.start(passes=None)
+    memory.load(0, offered=None, passes=None)
     step(memory, 1, outcome(7, jepa=[0.5]))
     step(memory, 2, outcome(8, jepa=[0.25])._replace(jepa=torch.zeros(0)), errors=[1.5])
     memory.write(tmp_path)
@@ -264,7 +264,7 @@ def test_what_a_step_replays(memory_of, keys, share, can_draw, summary):
 
 def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
     memory = memory_of(log_example_errors=True)
-    memory.start(passes=None)
+    memory.load(0, offered=None, passes=None)
     for number in range(1, 5):
         step(memory, number, outcome(number, number + 4), errors=[0.9, 0.8])
     checkpoint = saved(memory, tmp_path)
