@@ -144,19 +144,13 @@ def _initial_weights(
 ) -> dict[str, Tensor]:
     """Return the full initial weights by name in the model."""
     decoder = model.decoder
-    parameters = dict(decoder.named_parameters())
     weights = {**start.base, **initial_adapter_state(decoder, cfg.drawn_seed)}
-    require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
+    base_dir = cfg.checkpointer.get("checkpoint_dir")
+    require_same_model(dict(decoder.named_parameters()), weights, base_dir)
     if start.trained is not None:
-        if start.trained.keys() != trained_by_name(decoder).keys():
-            raise ValueError(
-                "the checkpoint that this run starts from has other trainable weights; use "
-                "the same model"
-            )
+        where = "the checkpoint that this run starts from"
+        require_same_model(trained_by_name(decoder), start.trained, where)
         weights.update(start.trained)
-        require_same_model(
-            parameters, weights, "the checkpoint that this run starts from"
-        )
     named = {f"decoder.{name}": weight for name, weight in weights.items()}
     if model.predictor is not None:
         predictor = start.predictor
