@@ -66,14 +66,8 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
 
 
 def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
-    """Return the paths of merged adapters, each replaced by the one below it, if any, that a run
-    recorded in the same place.
-
-    Args:
-        adapter: the run, or its adapter.
-
-    Raises:
-        FileNotFoundError: if a recorded one is gone.
+    """Return the paths of merged adapters, each replaced by the one below it, if any, that the run
+    of ``adapter`` recorded in the same place.
     """
     recorded = _trained_with(adapter).get("base_adapters") or []
     paths = list(given)

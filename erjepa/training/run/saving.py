@@ -256,11 +256,7 @@ class RunCheckpoints:
 
     @contextmanager
     def _explained(self, name: str, needed: int) -> Iterator[None]:
-        """Say in words that the folder is gone, or the disk has no ``needed`` bytes for ``name``.
-
-        Raises:
-            FileNotFoundError, OSError: in place of errors that result from it.
-        """
+        """Say in words that the folder is gone, or the disk has no ``needed`` bytes for ``name``."""
         self._folder.require()
         try:
             yield
