@@ -117,7 +117,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         path = self._folder.resumed
         start = load_start(cfg, checkpointer, model, self._pairs, starts, path)
-        wait_for_all()  # again, as a step has a time limit
         self._setup_training(start, checkpointer, serving)
         # A run that is refused, or already over, leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, self._progress, device)

@@ -214,7 +214,7 @@ def load_start(
     starts: Mapping[str, Path],
     path: Path | None,
 ) -> Start:
-    """Load what the run starts from or the checkpoint that it resumes.
+    """Load what the run starts from or the checkpoint that it resumes, and wait for all ranks.
 
     Args:
         starts: the result of :func:`find_starts`.
