@@ -197,12 +197,9 @@ class Start(NamedTuple):
     data: dict[str, Any]  # the pairs of the run, see data_of
     # Checkpoints of earlier runs, relative to the paths in the config, by these
     started_from: dict[str, str]
-    state: dict[str, Any] | None = (
-        None  # recipe state of the checkpoint that it resumes
-    )
-    changed: Collection[
-        str
-    ] = ()  # dotted keys whose values the resumed run has changed
+    # If it resumes: the recipe state in its checkpoint, and the dotted keys that have changed
+    state: dict[str, Any] | None = None
+    changed: Collection[str] = ()
     carried: Sequence[str] = ()  # descriptions of what comes from earlier runs
 
 
