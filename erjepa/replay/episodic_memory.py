@@ -179,7 +179,7 @@ class EpisodicMemory:
             new_scores = new[:, 1].float()
         if retain.counts_replays:
             strength = priorities(strength, self.replay_counts)
-        slots.start_batch(strength, len(rows))
+        slots.start_batch(strength, new_groups)
         slot_of: dict[int, int] = {}
         count_of: dict[int, int] = {}  # replay counts of slots that may be written
         if self.on_revisit != "append":
@@ -253,7 +253,7 @@ class EpisodicMemory:
         evict = self._retain.evict
         if self._retain.in_batches:
             return evict(Offer(slots, group, score, spares, seen, self._generator))
-        evictable = slots.members(slots.candidates(spares)).to(self.device)
+        evictable = slots.evictable(spares).to(self.device)
         slot = evict(self, example, evictable, seen=seen, generator=self._generator)
         if slot is None or (0 <= slot < self._size and bool(evictable[slot])):
             return slot

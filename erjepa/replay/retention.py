@@ -14,10 +14,9 @@ pair. A function of another module, named by its dotted path, reads the memory i
 """
 
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
-from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import torch
@@ -64,33 +63,26 @@ class Slots:
         names, counts = self._groups[: self._size].unique(return_counts=True)
         self.sizes = Counter(dict(zip(names.tolist(), counts.tolist(), strict=True)))
         self.num_inherited = sum(n for group, n in self.sizes.items() if group < 0)
-        self._largest: _LargestGroups | None = None
 
-    def start_batch(self, priorities: Tensor, num_writes: int) -> None:
-        """Set the priorities of the N slots in use, before at most ``num_writes`` calls of
-        :meth:`put`.
+    def start_batch(self, priorities: Tensor, groups: Sequence[int]) -> None:
+        """Set the priorities of the N slots in use, before :meth:`put` is called at most once for
+        each of B pairs, which are of ``groups``.
         """
         self._priorities[: self._size] = priorities
-        self._num_writes = num_writes
+        self._of_batch = groups
         self._weak: dict[int, dict[int, float]] = {}
 
     def put(self, slot: int, group: int, priority: float) -> None:
         """Record that a pair of the batch is written to ``slot``, at most the first free one."""
-        changed = {group}
         if slot < self._size:
-            before = self.group(slot)
-            if (before, self.priority(slot)) == (group, priority):
-                return
+            before = int(self._groups[slot])
             self._resize(before, -1)
             self._weak.get(before, {}).pop(slot, None)
-            changed.add(before)
         self._size = max(self._size, slot + 1)
         self._groups[slot], self._priorities[slot] = group, priority
         self._resize(group, 1)
         if group in self._weak:
             self._weak[group][slot] = priority
-        if self._largest is not None:
-            self._largest.put(slot, changed)
 
     def _resize(self, group: int, by: int) -> None:
         self.sizes[group] += by
@@ -98,49 +90,27 @@ class Slots:
             del self.sizes[group]
         self.num_inherited += by * (group < 0)
 
-    def candidates(self, only_new: bool) -> list[int]:
-        """Return the groups, all or without the inherited ones."""
-        return [group for group in self.sizes if group >= 0 or not only_new]
-
-    def group(self, slot: int) -> int:
-        return int(self._groups[slot])
-
     def priority(self, slot: int) -> float:
         return self._priorities[slot].item()
 
-    def members(self, groups: Collection[int]) -> Tensor:
-        """Return which slots are in one of ``groups``, bool [N]."""
-        wanted = torch.tensor(list(groups), device="cpu")
-        return torch.isin(self._groups[: self._size], wanted)
+    def evictable(self, spares_inherited: bool) -> Tensor:
+        """Return which slots may be evicted, bool [N]."""
+        is_new = self._groups[: self._size] >= 0
+        return is_new if spares_inherited else torch.ones_like(is_new)
 
-    def at(self, place: int, groups: Collection[int]) -> int | None:
-        """Return slot number ``place`` of ``groups``, in ascending order, if there are so many."""
-        size = sum(self.sizes[group] for group in groups)
-        if place >= size:
+    def at(self, place: int, spares_inherited: bool) -> int | None:
+        """Return evictable slot number ``place``, in ascending order, if there are so many."""
+        num_spared = self.num_inherited if spares_inherited else 0
+        if place >= self._size - num_spared:
             return None
-        if size == self._size:
+        if not num_spared:
             return place
-        return int(self.members(groups).nonzero()[place])
+        return int(self.evictable(spares_inherited).nonzero()[place])
 
     def weakest(self, groups: Collection[int]) -> int:
         """Return the slot with the lowest priority in ``groups``, ties to the lowest slot."""
         slots = [entry for group in groups for entry in self._weakest(group).items()]
         return min((priority, slot) for slot, priority in slots)[1]
-
-    def weakest_of_largest(self, group: int, only_new: bool) -> tuple[int, bool]:
-        """Return the weakest slot of the groups with the most slots, a further slot of ``group``
-        counted, and whether ``group`` is one of these groups. With ``only_new``, inherited groups
-        do not count. Priorities may only change by :meth:`put`.
-        """
-        if self._largest is None or self._largest.only_new != only_new:
-            columns = self._groups[: self._size], self._priorities[: self._size]
-            self._largest = _LargestGroups(self, *columns, only_new)
-        most, weakest = self._largest.find()
-        own = self.sizes[group] + 1
-        if own >= most and own > 1:
-            of_own = self._largest.weakest(group)
-            weakest = of_own if own > most else min(weakest, of_own)
-        return weakest[1], own >= most
 
     def _weakest(self, group: int) -> dict[int, float]:
         """Return the priorities of slots of a group, among them the weakest one.
@@ -153,71 +123,52 @@ class Slots:
             strength = -self._priorities[: self._size].masked_fill(
                 is_outside, torch.inf
             )
-            count = min(self._num_writes, self.sizes[group])
+            count = min(len(self._of_batch), self.sizes[group])
             slots = top_k_descending(strength[None], count)[0]
-            priorities = self._priorities[slots].tolist()
-            self._weak[group] = dict(zip(slots.tolist(), priorities, strict=True))
+            self._weak[group] = self._entries(slots)
         return self._weak[group]
 
+    def large(self) -> list[int]:
+        """Return a few groups, among them all that lose a slot in this batch if each write takes
+        the weakest slot of the largest groups. Priorities must be whole numbers below 2^24.
+        """
+        if not self._weak:
+            self._weak = self._weak_of_large()
+        return list(self._weak)
 
-class _LargestGroups:
-    """Finds the weakest slot of the groups with the most slots, in O(log N) per write.
+    def _weak_of_large(self) -> dict[int, dict[int, float]]:
+        """Return the B weakest slots, with their priorities, of each group of :meth:`large`.
 
-    Heaps hold a (priority, slot) of each slot of a group, and of the weakest slot of each group of
-    a size. An entry that is outdated is dropped when it is the first of its heap.
+        By size, and by weakest slot if sizes are equal, the first B groups suffice, and those of
+        the batch: a write takes a slot from one group only, and no other groups grow. Inherited
+        groups may be spared, so there are B of these and B of the others.
+        """
+        num_writes = len(self._of_batch)
+        groups = self._groups[: self._size]
+        priorities = self._priorities[: self._size]
+        # By group, in each the weakest slot first; whole numbers are sorted fast.
+        order = priorities.int().argsort(stable=True)
+        of_each, by_group = groups[order].sort(stable=True)
+        order = order[by_group]
+        names, sizes = of_each.unique_consecutive(return_counts=True)
+        starts = sizes.cumsum(0) - sizes
+        weakest = order[starts]
+        rank = torch.zeros(self._size, dtype=torch.float64, device="cpu")
+        rank[weakest] = sizes - priorities[weakest].double() / 2**24
+        by_part = torch.stack([rank * (groups < 0), rank * (groups >= 0)])
+        first = top_k_descending(by_part, min(num_writes, self._size)).flatten()
+        of_batch = torch.tensor(self._of_batch, device="cpu")
+        found = torch.searchsorted(names, torch.cat([groups[first], of_batch]))
+        at = found.clamp(max=len(names) - 1).unique()
+        weak: dict[int, dict[int, float]] = {group: {} for group in self._of_batch}
+        for group, start, size in torch.stack([names, starts, sizes])[:, at].T.tolist():
+            slots = order[start : start + min(num_writes, size)]
+            weak[group] = self._entries(slots)
+        return weak
 
-    Args:
-        slots: N slots in use.
-        groups, priorities: of these, [N].
-        only_new: whether to leave out inherited groups.
-    """
-
-    def __init__(
-        self, slots: Slots, groups: Tensor, priorities: Tensor, only_new: bool
-    ) -> None:
-        self._slots, self.only_new = slots, only_new
-        self._of_group: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        self._of_size: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        columns = zip(groups.tolist(), priorities.tolist(), strict=True)
-        for slot, (group, priority) in enumerate(columns):
-            if group >= 0 or not only_new:
-                self._of_group[group].append((priority, slot))
-        for heap in self._of_group.values():
-            heapify(heap)
-            self._of_size[len(heap)].append(heap[0])
-        for heap in self._of_size.values():
-            heapify(heap)
-
-    def put(self, slot: int, changed: Collection[int]) -> None:
-        """Follow :meth:`Slots.put`; ``changed`` are the groups of the slot before and after it."""
-        entry = self._slots.priority(slot), slot
-        heappush(self._of_group[self._slots.group(slot)], entry)
-        for group in changed:
-            if size := self._slots.sizes[group]:
-                heappush(self._of_size[size], self.weakest(group))
-            else:
-                del self._of_group[group]
-
-    def weakest(self, group: int) -> tuple[float, int]:
-        """Return the lowest priority in a group that has slots, and its lowest slot."""
-        heap, slots = self._of_group[group], self._slots
-        while True:
-            priority, slot = heap[0]
-            if (slots.group(slot), slots.priority(slot)) == (group, priority):
-                return heap[0]
-            heappop(heap)
-
-    def find(self) -> tuple[int, tuple[float, int]]:
-        """Return the size of the largest groups, and their weakest slot with its priority."""
-        while True:
-            size = max(self._of_size)
-            heap = self._of_size[size]
-            while heap:
-                group = self._slots.group(heap[0][1])
-                if self._slots.sizes[group] == size and self.weakest(group) == heap[0]:
-                    return size, heap[0]
-                heappop(heap)
-            del self._of_size[size]
+    def _entries(self, slots: Tensor) -> dict[int, float]:
+        priorities = self._priorities[slots].tolist()
+        return dict(zip(slots.tolist(), priorities, strict=True))
 
 
 class Offer(NamedTuple):
@@ -227,7 +178,7 @@ class Offer(NamedTuple):
         slots: those of the memory.
         group, priority: of the offered pair.
         spares_inherited: whether slots of inherited groups may not be evicted.
-        seen: number of pairs that were offered the slots of the candidates, this one included.
+        seen: number of pairs that were offered the evictable slots, this one included.
         generator: on the CPU; the only source of randomness.
     """
 
@@ -238,16 +189,22 @@ class Offer(NamedTuple):
     seen: int
     generator: torch.Generator | None
 
-    @property
-    def candidates(self) -> list[int]:
-        """The groups whose slots may be evicted."""
-        return self.slots.candidates(self.spares_inherited)
+    def candidates(self, groups: Iterable[int]) -> list[int]:
+        """Return those of ``groups`` whose slots may be evicted."""
+        return [group for group in groups if group >= 0 or not self.spares_inherited]
+
+    def largest(self, groups: Iterable[int]) -> list[int]:
+        """Return the candidates among ``groups`` with the most slots, this pair counted."""
+        of_group, own = self.slots.sizes, self.group
+        sizes = {g: of_group[g] + (g == own) for g in self.candidates(groups)}
+        most = max(sizes.values())
+        return [group for group, size in sizes.items() if size == most]
 
 
 @RETENTIONS.register("score", in_batches=True)
 def score(offer: Offer) -> int | None:
     """Evict the candidate with the lowest sigma / (1 + r), ties to the lowest slot (paper)."""
-    return offer.slots.weakest(offer.candidates)
+    return offer.slots.weakest(offer.candidates(offer.slots.sizes))
 
 
 @RETENTIONS.register("reservoir", in_batches=True, at_random=True)
@@ -256,7 +213,7 @@ def reservoir(offer: Offer) -> int | None:
     is kept with the same probability (Vitter 1985, algorithm R).
     """
     pick = torch.randint(offer.seen, (), generator=offer.generator, device="cpu")
-    return offer.slots.at(int(pick), offer.candidates)
+    return offer.slots.at(int(pick), offer.spares_inherited)
 
 
 @RETENTIONS.register("balanced", in_batches=True, by_origin=True)
@@ -264,7 +221,7 @@ def balanced(offer: Offer) -> int | None:
     """Evict from the origin with the most slots, the new pair counted, ties to the lowest origin;
     within the origin, the slot that ``score`` evicts.
     """
-    return offer.slots.weakest([_largest(offer)])
+    return offer.slots.weakest([min(offer.largest(offer.slots.sizes))])
 
 
 @RETENTIONS.register("surprise", in_batches=True, by_origin=True, counts_replays=False)
@@ -273,9 +230,9 @@ def surprise(offer: Offer) -> int | None:
     it was replayed; a new pair of that origin that scores no higher is discarded. Each origin thus
     keeps an equal number of its most surprising pairs (SuRe, arXiv:2511.22367).
     """
-    largest = _largest(offer)
+    largest = min(offer.largest(offer.slots.sizes))
     slot = offer.slots.weakest([largest])
-    is_outdone = largest == offer.group and offer.priority <= offer.slots.priority(slot)
+    is_outdone = offer.group == largest and offer.priority <= offer.slots.priority(slot)
     return None if is_outdone else slot
 
 
@@ -293,14 +250,10 @@ def stratified(offer: Offer) -> int | None:
     sampling (Chrysakis and Moens 2020), with the random number of each pair in place of stored
     counts of the targets. Equal targets of two origins count as two.
     """
-    slot, is_own = offer.slots.weakest_of_largest(offer.group, offer.spares_inherited)
-    is_outdone = is_own and offer.priority <= offer.slots.priority(slot)
+    largest = offer.largest(offer.slots.large())
+    slot = offer.slots.weakest(largest)
+    is_outdone = offer.group in largest and offer.priority <= offer.slots.priority(slot)
     return None if is_outdone else slot
-
-
-def _largest(offer: Offer) -> int:
-    sizes, group = offer.slots.sizes, offer.group
-    return max(offer.candidates, key=lambda g: (sizes[g] + (g == group), -g))
 
 
 def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
