@@ -140,26 +140,26 @@ class EpisodicMemory:
         step = pairs if self._retain.in_batches else 1
         for start in range(0, pairs, step):
             rows = range(start, start + step)
-            writer, replaced = self._place(rows, example_ids, scores, new)
+            writer, count_of = self._place(rows, example_ids, scores, new)
             slots, written = list(writer), list(writer.values())
             if new is not None:
                 self._marks[slots] = new[written]
             self.history = crc32(array("q", slots + written), self.history)
             self._segments.write(slots, [segments[row] for row in written])
-            revisited = [slot not in replaced for slot in slots]
-            at, taken, keeps_count = torch.tensor(
-                [slots, written, revisited], dtype=torch.int64, device=self.device
+            counts = [count_of[slot] for slot in slots]
+            at, taken, replays = torch.tensor(
+                [slots, written, counts], dtype=torch.int64, device=self.device
             )
             self._example_ids[at] = example_ids[taken]
             self._scores[at] = scores[taken]
-            self._replay_counts[at] *= keeps_count.to(torch.int32)
+            self._replay_counts[at] = replays.int()
             if self.address_table is not None:
                 assert addresses is not None
                 self.address_table.put(at, addresses.rows(taken))
 
     def _place(
         self, rows: range, example_ids: Tensor, scores: Tensor, new: Tensor | None
-    ) -> tuple[dict[int, int], set[int]]:
+    ) -> tuple[dict[int, int], dict[int, int]]:
         """Assign slots to ``rows`` of a batch, in order, and count the pairs as offered. ``new``
         are the marks of the batch if the rule distinguishes targets.
 
@@ -168,8 +168,7 @@ class EpisodicMemory:
         memory, the slot that the retention rule evicts. A random rule is asked once per example.
 
         Returns:
-            The batch row that each written slot holds in the end, and the slots that received a
-            new entry rather than a revisit.
+            The batch row that each written slot holds in the end, and its replay count.
         """
         retain, slots = self._retain, self._slots
         strength, new_scores = self.scores, scores.cpu()
@@ -181,19 +180,19 @@ class EpisodicMemory:
             strength = priorities(strength, self.replay_counts)
         slots.start_batch(strength, new_groups)
         slot_of: dict[int, int] = {}
-        count_of: dict[int, int] = {}  # replay counts of slots that may be written
+        count_of: dict[int, int] = {}
         if self.on_revisit != "append":
             held = self._is_of(example_ids).nonzero().flatten()
             counts = self.replay_counts[held].long()
             columns = torch.stack([self.example_ids[held], held, counts])
             for example, slot, count in columns.T.tolist():
                 slot_of[example], count_of[slot] = slot, count
-        example_in = {slot: example for example, slot in slot_of.items()}
         writer: dict[int, int] = {}
-        replaced: set[int] = set()
         for row in rows:
             example, group, score = ids[row], new_groups[row], new_scores[row]
             slot = slot_of.get(example)
+            if slot in writer and ids[writer[slot]] != example:
+                slot = None  # it has been evicted
             if slot is not None and self.on_revisit == "keep":
                 continue
             if slot is None:
@@ -209,17 +208,14 @@ class EpisodicMemory:
                     slot = self._evict(example, group, score.item())
                     if slot is None:
                         continue
-                    if slot in example_in:
-                        slot_of.pop(example_in.pop(slot), None)
-                replaced.add(slot)
                 count_of[slot] = 0
                 if self.on_revisit != "append":
-                    slot_of[example], example_in[slot] = slot, example
+                    slot_of[example] = slot
             writer[slot] = row
             if retain.counts_replays:
                 score = priorities(score, torch.tensor(count_of[slot]))
             slots.put(slot, group, score.item())
-        return writer, replaced
+        return writer, count_of
 
     def _groups(self, example_ids: Tensor, of_pairs: Tensor | None) -> Tensor:
         """Return the groups that the rule distinguishes, int64, shape of ``example_ids``."""
