@@ -35,6 +35,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 
 from erjepa.tasks.spider.sql_sandbox import Result, SqlSandbox
@@ -43,8 +46,8 @@ from erjepa.utils.escape import one_line
 
 log = logging.getLogger(__name__)
 
-# Predictions whose results are in memory at once, each up to Limits.size.
-_AT_ONCE = 16
+_WORKERS = 2
+_PART = 200  # predictions that a worker process judges
 _LONGEST_ARGUMENT = 128 * 1024  # limit on an argument of a program on Linux
 
 _FENCE = re.compile(r"```[^\n`]*\n((?:(?!```).)*)```", re.DOTALL)
@@ -100,8 +103,15 @@ def spider_task(databases: Path | None) -> Task:
         raise FileNotFoundError(f"databases={databases}: no such folder")
 
     def score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-        with SqlSandbox() as sandbox:
-            return _score(predictions, databases, sandbox)
+        starts = range(0, len(predictions), _PART)
+        parts = [predictions[start : start + _PART] for start in starts]
+        with ThreadPoolExecutor(_WORKERS) as threads:
+            judged = [*chain(*threads.map(partial(_judge_part, databases), parts))]
+        for why, count in Counter(why for _, why in judged if why).items():
+            log.warning(
+                f"{one_line(why, 500)}: {count} of {len(predictions)} predictions are undecided"
+            )
+        return [verdicts for verdicts, _ in judged]
 
     return Task(
         name="spider",
@@ -113,47 +123,32 @@ def spider_task(databases: Path | None) -> Task:
     )
 
 
-def _score(
-    predictions: Sequence[Prediction], databases: Path | None, sandbox: SqlSandbox
-) -> list[Verdicts]:
-    verdicts: list[Verdicts] = []
-    golds: dict[tuple[Path, str], Result] = {}
-    without: Counter[str] = Counter()  # reason -> number of undecided predictions
-    for start in range(0, len(predictions), _AT_ONCE):
-        decided, queries, references = [], [], []
-        for prediction in predictions[start : start + _AT_ONCE]:
+def _judge_part(
+    databases: Path | None, predictions: Sequence[Prediction]
+) -> list[tuple[Verdicts, str]]:
+    """Return the verdicts on each prediction, and why it is undecided, or ""."""
+    with SqlSandbox() as sandbox:
+        gold_of = cache(sandbox.execute)
+
+        def judge(prediction: Prediction) -> tuple[Verdicts, str]:
             output, target = extract(prediction["output"]), prediction["target"]
-            verdict = {
+            verdicts: Verdicts = {
                 "execution": None,
                 "exact_match": _canonical(output) == _canonical(target),
                 "llm_jepa": None,
             }
-            verdicts.append(verdict)
             database = _find(databases, prediction["db_id"])
-            if isinstance(database, Path):
-                queries.append((database, output))
-                references.append((database, target))
-                decided.append((verdict, prediction))
-            else:
-                without[database] += 1
-        new = [query for query in dict.fromkeys(references) if query not in golds]
-        golds.update(zip(new, sandbox.execute_many(new), strict=True))
-        results = sandbox.execute_many(queries)
-        for (verdict, prediction), reference, result in zip(
-            decided, references, results, strict=True
-        ):
-            database, target = reference
-            gold = golds[reference]
+            if isinstance(database, str):
+                return verdicts, database
+            gold = gold_of(database, target)
             if gold.rows is None:
-                without[f"{database}: a reference query fails ({gold.error})"] += 1
-                continue
-            verdict["execution"] = same_rows(result, gold, ordered=is_ordered(target))
-            verdict["llm_jepa"] = _llm_jepa(prediction["output"], result, gold)
-    for why, count in without.items():
-        log.warning(
-            f"{one_line(why, 500)}: {count} of {len(predictions)} predictions are undecided"
-        )
-    return verdicts
+                return verdicts, f"{database}: a reference query fails ({gold.error})"
+            result = sandbox.execute(database, output)
+            verdicts["execution"] = same_rows(result, gold, ordered=is_ordered(target))
+            verdicts["llm_jepa"] = _llm_jepa(prediction["output"], result, gold)
+            return verdicts, ""
+
+        return list(map(judge, predictions))
 
 
 def _find(databases: Path | None, db_id: str) -> Path | str:

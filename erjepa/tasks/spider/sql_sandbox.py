@@ -1,12 +1,12 @@
-"""Runs untrusted SQL in worker processes that can only read, with limits on time and memory.
+"""Runs untrusted SQL in a worker process that can only read, with limits on time and memory.
 
-A query is sent to a worker process over a pipe, which answers with rows or an error as JSON:
+A query is sent to the worker over a pipe, which answers with rows or an error as JSON:
 
     this process                          worker process (sql_worker.py)
     ------------                          ------------------------------
     execute(db, sql) --- db, sql ---->    new read-only connection, authorizer, limits
                      <-- rows, error -    one statement, rows counted as they come
-    clock: kill, start another            clock: interrupt; alarm: die
+    start another if it died              clock: interrupt; alarm: die
 
 Covered:
 
@@ -14,15 +14,15 @@ Covered:
   lock or WAL file. An authorizer allows SELECT, column reads, recursion and functions,
   and nothing else: no ATTACH, PRAGMA, VACUUM, transaction, DDL, DML, temporary
   table or table-valued function, and no function that accesses files or loads code.
-  Sorting uses memory only. A worker cannot write to files (RLIMIT_FSIZE).
-- Shells: none is used, nor is the ``sqlite3`` program with its dot-commands. Workers cannot
-  start processes, unless they run as root (RLIMIT_NPROC).
-- Time: a progress handler in SQLite interrupts queries; the parent kills a worker that is
-  still in a long C function a second later; an alarm ends a worker without a parent.
+  Sorting uses memory only. The worker cannot write to files (RLIMIT_FSIZE).
+- Shells: none is used, nor is the ``sqlite3`` program with its dot-commands. The worker cannot
+  start processes, unless it runs as root (RLIMIT_NPROC).
+- Time: a progress handler in SQLite interrupts queries; an alarm ends a worker that is still in a
+  long C function a second later, whether or not its parent lives.
 - Memory: SQLite's own heap limit, RLIMIT_AS on the process (Linux), and limits on the
   length of SQL and of values, on nesting, on rows, and on the size of a whole result.
-- Crashes: if a worker dies, its query gets an error and a new worker is started.
-- Secrets: a worker starts without the caller's environment.
+- Crashes: if the worker dies, its query gets an error and a new worker is started.
+- Secrets: the worker starts without the caller's environment.
 - Answers: JSON, never pickle, of limited length.
 
 Not covered:
@@ -40,12 +40,9 @@ Not covered:
 import contextlib
 import json
 import os
-import queue
+import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -54,8 +51,6 @@ from erjepa.tasks.spider.sql_worker import Limits
 
 # Environment variables that an interpreter may need to start.
 _LOADING = ("LD_LIBRARY_PATH", "SYSTEMROOT")
-# Time between the limit of a query and the end of its worker.
-GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,75 +63,58 @@ class Result:
 
 
 class SqlSandbox:
-    """A pool of worker processes that run untrusted SQL; a context manager.
+    """A worker process that runs untrusted SQL; a context manager, for one thread.
 
     Examples:
-        >>> with SqlSandbox(workers=2) as sandbox:
+        >>> with SqlSandbox() as sandbox:
         ...     sandbox.execute("shop.sqlite", "SELECT 1, 'a'").rows
         [(1, 'a')]
     """
 
-    def __init__(self, workers: int = 2, limits: Limits | None = None) -> None:
-        if workers < 1:
-            raise ValueError(f"workers={workers}: a sandbox needs at least one")
-        limits = limits or Limits()
-        self._workers = [_Worker(limits) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._open = False
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "SqlSandbox":
-        try:
-            for worker in self._workers:
-                worker.start()
-                self._idle.put(worker)
-        except BaseException:
-            self.__exit__()
-            raise
-        self._open = True
+        self._start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._open = False
-        for worker in self._workers:
-            worker.stop()
+        self._stop()
 
-    def pids(self) -> list[int]:
-        """Return the process ids of the live workers."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
+    @property
+    def pid(self) -> int | None:
+        """The process id of the worker; ``None`` if it is dead."""
+        process = self._process
+        return process.pid if process and process.poll() is None else None
 
     def execute(self, db_path: str | Path, sql: str) -> Result:
         """Run one statement on one database file; errors of the SQL are in the result.
 
         Raises:
-            RuntimeError: outside of ``with``, or if no worker can be started.
+            RuntimeError: if no worker can be started.
         """
-        if not self._open:
-            raise RuntimeError("SqlSandbox runs queries inside its `with` block only")
-        worker = self._idle.get()
+        if len(sql) > self._limits.sql_length:
+            return Result(error=f"more than {self._limits.sql_length} bytes of SQL")
+        if self.pid is None:  # it died in a query, or was killed between two
+            self._stop()
+            self._start()
+        uri = f"{Path(db_path).absolute().as_uri()}?mode=ro&immutable=1"
         try:
-            return worker.execute(db_path, sql)
-        finally:
-            self._idle.put(worker)
+            answer = self._ask(json.dumps([uri, sql]).encode() + b"\n")
+        except BaseException:
+            self._stop()  # a late answer must not be taken for that of the next query
+            raise
+        if not answer.endswith(b"\n"):
+            is_late = self._stop() == -getattr(signal, "SIGALRM", 0)
+            limit = f"time limit of {self._limits.seconds} s, killed"
+            return Result(error=limit if is_late else "the worker died")
+        answer = json.loads(answer, object_hook=_blob)
+        if "rows" in answer:
+            return Result(rows=[tuple(row) for row in answer["rows"]])
+        return Result(error=answer["error"])
 
-    def execute_many(self, queries: Iterable[tuple[str | Path, str]]) -> list[Result]:
-        """Run ``(db_path, sql)`` pairs in parallel on all workers."""
-        with ThreadPoolExecutor(len(self._workers)) as threads:
-            return list(threads.map(lambda query: self.execute(*query), queries))
-
-
-class _Worker:
-    """A worker process and the pipes to it; restarted if the process has died."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        process = self._process
-        return process.pid if process and process.poll() is None else None
-
-    def start(self) -> None:
+    def _start(self) -> None:
         # An isolated interpreter: importing site-packages and the caller's modules would take
         # seconds and address space.
         script = Path(__file__).with_name("sql_worker.py").absolute()
@@ -151,47 +129,18 @@ class _Worker:
         )
         _, answers = self._pipes()
         if answers.readline().strip() != b"ready":
-            self.stop()
+            self._stop()
             raise RuntimeError(f"{sys.executable} {script} does not start")
 
-    def stop(self) -> None:
+    def _stop(self) -> int | None:
+        """Kill the worker; return its exit code, that of its own death if it was dead."""
         process, self._process = self._process, None
-        if process is not None:
-            # Closing the pipes flushes unread input, which fails for a dead process.
-            with contextlib.suppress(OSError), process:
-                process.kill()
-
-    def execute(self, db_path: str | Path, sql: str) -> Result:
-        if len(sql) > self._limits.sql_length:
-            return Result(error=f"more than {self._limits.sql_length} bytes of SQL")
-        if self.pid is None:  # killed from outside between two queries
-            self.stop()
-            self.start()
-        uri = f"{Path(db_path).absolute().as_uri()}?mode=ro&immutable=1"
-        late = threading.Event()
-
-        def kill(process=self._process) -> None:
-            late.set()
+        if process is None:
+            return None
+        # Closing the pipes flushes unread input, which fails for a dead process.
+        with contextlib.suppress(OSError), process:
             process.kill()
-
-        timer = threading.Timer(self._limits.seconds + GRACE_SECONDS, kill)
-        timer.start()
-        try:
-            answer = self._ask(json.dumps([uri, sql]).encode() + b"\n")
-        except BaseException:
-            self.stop()  # a late answer must not be taken for that of the next query
-            raise
-        finally:
-            timer.cancel()
-            timer.join()
-        if late.is_set() or not answer.endswith(b"\n"):
-            self.stop()
-            limit = f"time limit of {self._limits.seconds} s, killed"
-            return Result(error=limit if late.is_set() else "the worker died")
-        answer = json.loads(answer, object_hook=_blob)
-        if "rows" in answer:
-            return Result(rows=[tuple(row) for row in answer["rows"]])
-        return Result(error=answer["error"])
+        return process.wait()
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         process = self._process

@@ -48,8 +48,8 @@ SQLITE_LIMITS = {
     "WORKER_THREADS": 0,
 }
 STEPS_BETWEEN_CLOCKS = 1000
-# The parent kills the worker before this; the alarm is for a worker without a parent.
-ALARM_AFTER_SECONDS = 2.0
+# Time between the limit of a query and the end of a worker that it holds in a C function.
+GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,7 @@ def answer(uri: str, sql: str, limits: Limits) -> str:
 def set_alarm(seconds: float) -> None:
     """End this process after ``seconds``, even inside a C function; 0: never."""
     if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the caller may ignore it
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
@@ -166,7 +167,7 @@ def main() -> None:
     limit_process(limits.memory)
     print("ready", flush=True)
     for line in sys.stdin:
-        set_alarm(limits.seconds + ALARM_AFTER_SECONDS)
+        set_alarm(limits.seconds + GRACE_SECONDS)
         uri, sql = json.loads(line)
         print(answer(uri, sql, limits), flush=True)
         set_alarm(0)

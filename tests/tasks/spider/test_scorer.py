@@ -116,11 +116,11 @@ def test_verdicts_without_a_database(databases, tmp_path):
 
 
 def test_order_of_many_and_a_mixed_lot(databases):
-    lot = [{"target": NAMES, "output": NAMES, "db_id": "shop"} for _ in range(50)]
+    lot = [{"target": NAMES, "output": NAMES, "db_id": "shop"} for _ in range(250)]
     lot[20] = {**lot[20], "output": "SELECT 1"}
-    lot[40] = {**lot[40], "db_id": "elsewhere"}
-    expected = [True] * 50
-    expected[20], expected[40] = False, None
+    lot[240] = {**lot[240], "db_id": "elsewhere"}
+    expected = [True] * 250
+    expected[20], expected[240] = False, None
     verdicts = spider_task(databases).score(lot)
     assert [verdict["execution"] for verdict in verdicts] == expected
     assert [verdict["llm_jepa"] for verdict in verdicts] == expected
@@ -128,13 +128,13 @@ def test_order_of_many_and_a_mixed_lot(databases):
 
 def test_reference_queries_run_once(databases, monkeypatch):
     seen = []
-    run = SqlSandbox.execute_many
+    run = SqlSandbox.execute
 
-    def execute_many(self, queries):
-        seen.extend(queries)
-        return run(self, queries)
+    def execute(self, *query):
+        seen.append(query)
+        return run(self, *query)
 
-    monkeypatch.setattr(SqlSandbox, "execute_many", execute_many)
+    monkeypatch.setattr(SqlSandbox, "execute", execute)
     score(databases, [(NAMES, f"SELECT {i}") for i in range(40)])
     assert len(seen) == 41
 
@@ -198,7 +198,7 @@ def test_rows_are_printed_as_the_program_does(databases):
         "SELECT * FROM sale",
         "SELECT nothing",
     ]
-    with SqlSandbox(1) as sandbox:
+    with SqlSandbox() as sandbox:
         for sql in queries:
             command = ["sqlite3", "-readonly", "-batch", "-init", "/dev/null"]
             run = subprocess.run([*command, path, sql], capture_output=True, text=True)
@@ -252,7 +252,7 @@ def test_real_queries_against_themselves_and_corrupted():
         verdicts = task.score(wrong)
         assert not any(v["execution"] or v["exact_match"] for v in verdicts)
     # The last is a failed query: for LLM-JEPA as good as an empty result.
-    with SqlSandbox(1) as gold:
+    with SqlSandbox() as gold:
         path = SPIDER / "database" / "department_store" / "department_store.sqlite"
         empty = [gold.execute(path, p["target"]).rows == [] for p in lot]
     assert [v["llm_jepa"] for v in verdicts] == empty
@@ -298,7 +298,7 @@ def test_a_reference_that_fails_says_nothing_and_names_the_database(
         ]
         count = 2 if name == "text" else 1
         assert line.endswith(f": {count} of 7 predictions are undecided")
-    assert f"{tmp_path}/absent/absent.sqlite is absent: 1 of 7" in said[0]
+    assert f"{tmp_path}/absent/absent.sqlite is absent: 1 of 7" in said[-1]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erjepa.tasks.spider.sql_sandbox import GRACE_SECONDS, Limits, SqlSandbox, _Worker
+from erjepa.tasks.spider.sql_sandbox import SqlSandbox
+from erjepa.tasks.spider.sql_worker import GRACE_SECONDS, Limits
 from tests.harness.databases import ENDLESS, snapshot, write_shop
 
 SECONDS = 0.3
@@ -47,7 +48,7 @@ def shop(folder):
 
 @pytest.fixture(scope="module")
 def sandbox():
-    with SqlSandbox(workers=2, limits=LIMITS) as sandbox:
+    with SqlSandbox(LIMITS) as sandbox:
         yield sandbox
 
 
@@ -70,14 +71,6 @@ def test_values_come_back_as_they_are(sandbox, shop):
         type(v) for v in values
     ]
     assert sandbox.execute(shop, "SELECT * FROM clerk WHERE id < 0").rows == []
-
-
-def test_many_queries_come_back_in_order(sandbox, shop):
-    slow = "SELECT count(*) FROM clerk a, clerk b, shop c WHERE a.id + b.id + c.id < 0"
-    queries = [slow, *(f"SELECT {i}" for i in range(50)), "nonsense"]
-    *results, last = sandbox.execute_many([(shop, sql) for sql in queries])
-    assert [r.rows for r in results] == [[(0,)], *([(i,)] for i in range(50))]
-    assert last.rows is None and "syntax error" in last.error
 
 
 def test_names_of_databases_are_quoted(sandbox, tmp_path):
@@ -199,7 +192,7 @@ def test_reads_are_allowed(sql, rows, sandbox, shop):
 
 def test_limits_of_a_result(shop):
     limits = Limits(seconds=5, rows=50, size=2000, value_length=10_000, sql_length=300)
-    with SqlSandbox(1, limits) as sandbox:
+    with SqlSandbox(limits) as sandbox:
         first = "SELECT id FROM clerk ORDER BY id LIMIT "
         assert len(sandbox.execute(shop, first + "50").rows) == 50
         assert "more than 50 rows" in sandbox.execute(shop, first + "51").error
@@ -219,44 +212,43 @@ def test_sorting_needs_memory_and_no_file(shop):
         "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM t WHERE x < {}) "
         "SELECT length(y) FROM (SELECT hex(randomblob(50000)) AS y FROM t ORDER BY y)"
     )
-    with SqlSandbox(1, Limits(seconds=20, memory=2**28)) as sandbox:
-        [pid] = sandbox.pids()
+    with SqlSandbox(Limits(seconds=20, memory=2**28)) as sandbox:
+        pid = sandbox.pid
         assert sandbox.execute(shop, sql.format(300)).rows == [(100_000,)] * 300
         # More than SQLite's half, and less than the whole: its own limit is what stops it.
         error = sandbox.execute(shop, sql.format(1500)).error
         assert "MemoryError" in error or "out of memory" in error
-        assert sandbox.pids() == [pid]
+        assert sandbox.pid == pid
 
 
 @pytest.mark.skipif(not HAS_PROC, reason="reads /proc")
 def test_processes_are_limited(sandbox):
-    for pid in sandbox.pids():
-        lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
-        soft = {line[:26].strip(): line[26:].split()[0] for line in lines}
-        assert soft["Max address space"] == str(LIMITS.memory)
-        assert soft["Max file size"] == soft["Max core file size"] == "0"
-        assert soft["Max processes"] == "0"
+    lines = Path(f"/proc/{sandbox.pid}/limits").read_text().splitlines()
+    soft = {line[:26].strip(): line[26:].split()[0] for line in lines}
+    assert soft["Max address space"] == str(LIMITS.memory)
+    assert soft["Max file size"] == soft["Max core file size"] == "0"
+    assert soft["Max processes"] == "0"
 
 
 # Processes
 
 
 def test_a_killed_worker_costs_its_own_query_only(shop):
-    with SqlSandbox(1, Limits(seconds=20)) as sandbox:
-        [pid] = sandbox.pids()
+    with SqlSandbox(Limits(seconds=20)) as sandbox:
+        pid = sandbox.pid
         threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
         assert "died" in sandbox.execute(shop, ENDLESS.format("count(*)")).error
         assert sandbox.execute(shop, "SELECT 1").rows == [(1,)]
-        [other] = sandbox.pids()
+        other = sandbox.pid
         assert other != pid
         os.kill(other, signal.SIGKILL)
         time.sleep(0.1)
         assert sandbox.execute(shop, "SELECT 2").rows == [(2,)]
-        assert sandbox.pids() not in ([pid], [other])
+        assert sandbox.pid not in (pid, other)
 
 
 def test_an_interrupted_wait_does_not_shift_answers(shop, monkeypatch):
-    ask = _Worker._ask
+    ask = SqlSandbox._ask
 
     def interrupted(self, question):
         ask(self, question)
@@ -264,37 +256,32 @@ def test_an_interrupted_wait_does_not_shift_answers(shop, monkeypatch):
         self._process.stdin.flush()
         raise KeyboardInterrupt
 
-    with SqlSandbox(1, LIMITS) as sandbox:
+    with SqlSandbox(LIMITS) as sandbox:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(_Worker, "_ask", interrupted)
+            patch.setattr(SqlSandbox, "_ask", interrupted)
             sandbox.execute(shop, "SELECT 1")
         assert sandbox.execute(shop, "SELECT 2").rows == [(2,)]
 
 
 def test_no_process_is_left_when_the_block_raises(shop):
-    with pytest.raises(ZeroDivisionError), SqlSandbox(2, LIMITS) as sandbox:
-        pids = sandbox.pids()
-        results = sandbox.execute_many([(shop, STUCK_IN_C)] * 2)
-        assert all("killed" in result.error for result in results)
-        sandbox.execute_many([(shop, BOMBS["endless"])] * 2)
-        pids += sandbox.pids()
-        assert len(set(pids)) == 4
+    with pytest.raises(ZeroDivisionError), SqlSandbox(LIMITS) as sandbox:
+        pids = [sandbox.pid]
+        assert "killed" in sandbox.execute(shop, STUCK_IN_C).error
+        assert "time limit" in sandbox.execute(shop, BOMBS["endless"]).error
+        pids.append(sandbox.pid)
+        assert len(set(pids)) == 2
         raise ZeroDivisionError
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    with pytest.raises(RuntimeError, match="with"):
-        sandbox.execute(shop, "SELECT 1")
-    with pytest.raises(ValueError, match="workers=0"):
-        SqlSandbox(workers=0)
 
 
 @pytest.mark.skipif(not HAS_PROC, reason="reads /proc")
 def test_no_process_is_left_when_the_parent_is_killed(shop):
     script = (
         "import sys; from erjepa.tasks.spider.sql_sandbox import Limits, SqlSandbox\n"
-        "with SqlSandbox(2, Limits(seconds=0.5)) as sandbox:\n"
-        "    print(*sandbox.pids(), flush=True)\n"
+        "with SqlSandbox(Limits(seconds=0.5)) as sandbox:\n"
+        "    print(sandbox.pid, flush=True)\n"
         "    sandbox.execute(*sys.argv[1:])\n"
     )
     parent = subprocess.Popen(
@@ -302,13 +289,13 @@ def test_no_process_is_left_when_the_parent_is_killed(shop):
         stdout=subprocess.PIPE,
         cwd=ROOT,
     )
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    pid = int(parent.stdout.readline())
     time.sleep(0.2)
-    assert len(pids) == 2 and not any(map(gone, pids))
+    assert not gone(pid)
     parent.kill()
     parent.communicate()
     deadline = time.monotonic() + 10
-    while not all(map(gone, pids)):
+    while not gone(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -413,18 +400,18 @@ def fuzzed(seed):
 def run_fuzzed(shop, seeds):
     queries = [(shop, fuzzed(s).replace("{folder}", str(shop.parent))) for s in seeds]
     before, start = snapshot(shop.parent), time.monotonic()
-    with SqlSandbox(2, LIMITS) as sandbox:
+    with SqlSandbox(LIMITS) as sandbox:
         for i in range(0, len(queries), 100):
             chunk = queries[i : i + 100]
-            for result in sandbox.execute_many(chunk):
+            for query in chunk:
+                result = sandbox.execute(*query)
                 assert (result.rows is None) == (result.error is not None)
             assert snapshot(shop.parent) == before, chunk
-        pids = sandbox.pids()
+        pid = sandbox.pid
         known = "SELECT sum(id) FROM clerk"
         assert sandbox.execute(shop, known).rows == [(4950,)]
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
     assert time.monotonic() - start < (SECONDS + GRACE_SECONDS) * len(queries)
 
 
@@ -454,7 +441,6 @@ def test_any_text_has_rows_or_an_error(sandbox, shop, text):
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_workers_start_without_the_environment(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
-    with SqlSandbox(1) as sandbox:
-        (pid,) = sandbox.pids()
-        variables = Path(f"/proc/{pid}/environ").read_bytes()
+    with SqlSandbox() as sandbox:
+        variables = Path(f"/proc/{sandbox.pid}/environ").read_bytes()
     assert b"secret" not in variables and b"HOME=" not in variables
