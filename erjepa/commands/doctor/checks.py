@@ -55,21 +55,16 @@ _USED_ON_CPU = 0.7  # beside the libraries, the data, and kernels that copy thei
 _STEPS = 8  # steps whose rows and FLOPs are shown
 _NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory, roughly
 _REMEDIES = {
-    "weights": "set model.quantize_base=True or else fsdp_cpu_offload=True, or start more ranks",
-    "gathered weights": "set fsdp_reshard_after_forward=True or model.quantize_base=True",
+    "weights": "set model.quantize_base=True, set fsdp_cpu_offload=True, start more ranks",
+    "gathered weights": "set fsdp_reshard_after_forward=True, set model.quantize_base=True, "
+    "take larger GPUs",
     "gradients": "set a smaller model.lora_rank",
-    "optimizer": "set a smaller model.lora_rank or fsdp_cpu_offload=True, or start more ranks",
+    "optimizer": "set a smaller model.lora_rank, set fsdp_cpu_offload=True, start more ranks",
     "averaged weights": "set ema_decay=null",
-    "activations": "set enable_activation_checkpointing=True, or a smaller batch_size and more "
-    "gradient_accumulation_steps",
+    "activations": "set enable_activation_checkpointing=True, "
+    "set a smaller batch_size and more gradient_accumulation_steps",
     "logits": "set a smaller batch_size and more gradient_accumulation_steps",
     "replay memory": "set a smaller replay.capacity",
-}
-_REMEDIES_WITHOUT_ADAPTERS = {
-    "weights": "set fsdp_cpu_offload=True, start more ranks, or train adapters",
-    "gathered weights": "set fsdp_reshard_after_forward=True, or train adapters",
-    "gradients": "train adapters",
-    "optimizer": "set fsdp_cpu_offload=True, start more ranks, or train adapters",
 }
 
 T = TypeVar("T")
@@ -135,12 +130,17 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
             )
         if check("model", lambda: run.model, _sizes) is None:
             return True
+        inherited = 0
         if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
-            check("earlier runs", lambda: _earlier_runs(cfg, run.model, tokenizer))
+            _, inherited = check(
+                "earlier runs",
+                lambda: _earlier_runs(cfg, run.model, tokenizer),
+                lambda found: found[0],
+            ) or ("", 0)
         rows = None
         if tokenizer is not None:
             rows = check("pairs", lambda: rows_of_data(run))
-        stored = 0 if rows is None else memory_bytes(run)
+        stored = 0 if rows is None else memory_bytes(run, inherited)
         if rows is None:
             rows = check("rows", lambda: longest_rows(run))
         check("disk", lambda: _disk(run, stored))
@@ -247,10 +247,12 @@ def _files(cfg: Config) -> Config:
 
 def _earlier_runs(
     cfg: Config, model: PackedDecoder, tokenizer: Transform | None
-) -> str:
+) -> tuple[str, int]:
+    """Return the folders of the runs to start from, and the number of pairs to inherit."""
     resume = is_to_resume(cfg)
     cfg, starts = find_starts(cfg, resume=resume)
     found: list[str | Path] = [*(cfg.base_adapters or [])]
+    inherited = 0
     if not resume:
         if cfg.init_from is not None:
             found.append(start := starts[cfg.init_from])
@@ -262,7 +264,8 @@ def _earlier_runs(
                     fingerprint = PairTexts(tokenizer).fingerprint
                     require_alike(stored, cfg.replay, fingerprint, key)
                 found.append(stored.folder)
-    return ", ".join(map(str, found)) or "resumed instead"
+                inherited += len(stored)
+    return ", ".join(map(str, found)) or "resumed instead", inherited
 
 
 def _sizes(model: PackedDecoder) -> str:
@@ -392,11 +395,22 @@ def _memory(run: PreparedRun, rows: Rows, device: Device) -> str:
     usable = (_USED_ON_CPU if is_cpu else USED) * device.memory
     if total > usable:
         largest = max(parts, key=parts.__getitem__)
-        remedies = _REMEDIES
-        if not run.trainable.has_adapters:
-            remedies = _REMEDIES | _REMEDIES_WITHOUT_ADAPTERS
         raise MemoryError(
             f"a step takes {text}, and {usable / GIB:.1f} of {device.memory / GIB:.1f} GiB "
-            f"are usable: {remedies[largest]}; see docs/several_gpus.md"
+            f"are usable: {_remedies(run, largest)}; see docs/several_gpus.md"
         )
     return f"{text} of {usable / GIB:.1f} usable"
+
+
+def _remedies(run: PreparedRun, part: str) -> str:
+    """Return what makes a part of the memory smaller and is not yet done."""
+    cfg = run.cfg
+    is_done = {
+        "set model.quantize_base=True": cfg.model.get("quantize_base"),
+        "set fsdp_reshard_after_forward=True": cfg.fsdp_reshard_after_forward,
+        "set enable_activation_checkpointing=True": cfg.enable_activation_checkpointing,
+    }
+    remedies = [r for r in _REMEDIES[part].split(", ") if not is_done.get(r)]
+    if not run.trainable.has_adapters:
+        remedies = ["train adapters" if "model." in r else r for r in remedies]
+    return ", or ".join(remedies)

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from erjepa.commands.doctor import checks, main
+from erjepa.commands.memory import main as memory
+from erjepa.configs import load
 from tests.harness.memories import write_run
 from tests.harness.runs import BUILDER, FULL_BUILDER, overrides_for
 
@@ -163,6 +165,36 @@ def test_full_finetuning_gets_no_advice_on_adapters(doctor, small, monkeypatch):
             _, found = doctor(*small(model=model))
             text = found["memory"][1]
             assert ("lora_rank" in text or "quantize_base" in text) != is_full
+
+
+@pytest.mark.parametrize(
+    ("part", "key"),
+    [
+        ("weights", "model.quantize_base"),
+        ("gathered weights", "fsdp_reshard_after_forward"),
+        ("activations", "enable_activation_checkpointing"),
+    ],
+)
+def test_no_advice_on_what_is_set(part, key):
+    for value in (True, False):
+        cfg = load("llama3_2_1b_synth", [f"{key}={value}"])
+        run = SimpleNamespace(cfg=cfg, trainable=SimpleNamespace(has_adapters=True))
+        assert (f"{key}=True" in checks._remedies(run, part)) != value
+
+
+def test_inherited_pairs_take_space(doctor, small, tmp_path, monkeypatch):
+    earlier, counts = tmp_path / "earlier", []
+    memory(["create", str(earlier), "--number", "3", *map(str, small())])
+    counted = checks.memory_bytes
+
+    def memory_bytes(run, inherited):
+        counts.append(inherited)
+        return counted(run, inherited)
+
+    monkeypatch.setattr(checks, "memory_bytes", memory_bytes)
+    for overrides in ({}, {"replay__init_from": earlier}):
+        assert doctor(*small(**overrides))[0] == 0
+    assert counts == [0, 3]
 
 
 def test_a_memory_of_another_tokenizer(doctor, small, tmp_path):
