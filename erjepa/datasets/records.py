@@ -71,7 +71,8 @@ def load_records(
     """Read records from a file, a URL of one, a folder, or the Hugging Face hub.
 
     Args:
-        split: split of a folder or a hub dataset; ignored for a file.
+        split: split of a folder or a hub dataset, or parts such as ``train[:50%]``; ignored for a
+            file.
         **load_dataset_kwargs: for ``datasets.load_dataset`` of the hub, such as ``revision``.
 
     Raises:
@@ -93,7 +94,8 @@ def load_records(
     if is_url:
         records = _read_file(_download(source), source)
     elif is_folder:
-        records = _read_folder(path, split)
+        read = _read_parts if "[" in split else _read_folder
+        records = read(path, split)
     elif is_of_hub:
         records = _read_hub(source, split, load_dataset_kwargs)
     else:
@@ -243,6 +245,20 @@ _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 _FILES = (*_READERS, *_SPREADSHEETS, ".txt", ".gz", ".zip")
 
 
+def _read_parts(folder: Path, split: str) -> list[Record]:
+    """Read parts of splits, written as for ``datasets``: ``train[:50%]+test[:9]``."""
+    from datasets import ReadInstruction
+
+    names = {part.partition("[")[0].strip() for part in split.split("+")}
+    records = {name: _read_folder(folder, name) for name in names}
+    sizes = {name: len(of_split) for name, of_split in records.items()}
+    try:
+        parts = ReadInstruction.from_spec(split).to_absolute(sizes)
+    except ValueError as error:
+        raise ValueError(f"{folder}: dataset.split={split}: {error}") from None
+    return [r for part in parts for r in records[part.splitname][part.from_ : part.to]]
+
+
 def _read_folder(folder: Path, split: str) -> list[Record]:
     """Read the only file of the split, or, if there is none, load the folder with ``datasets``."""
     from datasets import DatasetDict, load_dataset, load_from_disk
@@ -262,8 +278,8 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
             saved = load_from_disk(str(folder))
             if isinstance(saved, DatasetDict):
                 splits = dict(saved)
-            else:  # whose split is named as it was loaded, such as train[:50%]
-                splits = {re.sub(r"\[.*?\]", "", str(saved.split or "train")): saved}
+            else:  # whose split is named as it was loaded, such as train[:50%], or not at all
+                splits = {re.sub(r"\[.*?\]", "", str(saved.split or split)): saved}
         elif not (tables := _tables(folder, split)):
             splits = {split: load_dataset(str(folder), split=split)}
         if split in splits:

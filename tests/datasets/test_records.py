@@ -142,7 +142,6 @@ def test_folders(tmp_path):
 @pytest.mark.parametrize(
     ("loaded", "has"),
     [
-        (None, "train"),
         ("train", "train"),
         ("test", "test"),
         ("train[:50%]", "train"),
@@ -154,9 +153,30 @@ def test_a_saved_dataset_has_the_split_that_it_was_loaded_as(tmp_path, loaded, h
     rows.save_to_disk(tmp_path)
     records = load_records(str(tmp_path), split=has)
     assert [fields for _, fields in records] == ROWS
-    for other in ("validation", f"{has}[:50%]", "all"):
+    for other in ("validation", "validation[:50%]", "all"):
         with pytest.raises(ValueError, match=rf"no split .*'{re.escape(has)}'\]. Set"):
             load_records(str(tmp_path), split=other)
+
+
+def test_a_saved_dataset_without_a_split_has_any(tmp_path):
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path)
+    for split in ("train", "test"):
+        records = load_records(str(tmp_path), split=split)
+        assert [fields for _, fields in records] == ROWS
+    assert len(load_records(str(tmp_path), split="test[-1:]")) == 1
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("a-train", "a-test")])
+def test_parts_of_the_splits_of_a_folder(tmp_path, names):
+    for name in names:
+        cells = "".join(f"00{i},{name}\n" for i in range(4))
+        (tmp_path / f"{name}.csv").write_text(f"input,output\n{cells}")
+    records = load_records(str(tmp_path), split="test[:50%]+train[-1:]")
+    assert [r.fields["input"] for r in records] == ["000", "001", "003"]
+    assert records[2].where == f"{tmp_path}/{names[0]}.csv:5"
+    for split in ("train[:5", "train[a:]"):
+        with pytest.raises(ValueError, match=rf"dataset.split={re.escape(split)}: "):
+            load_records(str(tmp_path), split=split)
 
 
 TEXTS = pyarrow.array(["x", "y"])
