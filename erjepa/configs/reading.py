@@ -46,16 +46,18 @@ def _where_they_are(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the config of a run, which is in ``folder`` now, with the paths of now: its own and
     those of the runs that it started from.
     """
-    before = values.get("output_dir", "")
+    then = resolved(values)
 
     def now(paths: Any) -> Any:
         if isinstance(paths, list):
             return [now(path) for path in paths]
-        return paths and str(moved_along(paths, before, folder))
+        if isinstance(paths, str):
+            return str(moved_along(paths, then.get("output_dir", ""), folder))
+        return paths  # null, or refused later
 
     starts = ("continue_from", "init_from", "base_adapters")
-    found = {key: now(values[key]) for key in starts if key in values}
-    if memories := (values.get("replay") or {}).get("init_from"):
+    found = {key: now(then[key]) for key in starts if key in then}
+    if memories := (then.get("replay") or {}).get("init_from"):
         found["replay"] = {**values["replay"], "init_from": now(memories)}
     return {**values, **found, "output_dir": str(folder)}
 

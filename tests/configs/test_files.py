@@ -3,6 +3,7 @@
 import pytest
 
 from erjepa.configs import Component, load, merge, merged, read, with_overrides
+from erjepa.utils.files import CONFIG
 
 BASE = """
 output_dir: /tmp/base
@@ -54,6 +55,22 @@ def test_a_run_is_where_its_config_is(write, tmp_path):
         assert cfg.metric_logger.get("log_dir") == f"{run}/logs"
         assert load(str(run / name), ["output_dir=given"]).output_dir == "given"
     assert load(write("own", text)).output_dir == "before"
+
+
+def test_base_adapters_that_were_moved_along_with_a_run(tmp_path):
+    """Whether the output_dir is written out or follows from another key."""
+    for name in ("january", "february"):
+        (tmp_path / "new" / name).mkdir(parents=True)
+        (tmp_path / "new" / name / CONFIG).touch()
+    file = tmp_path / "new" / "february" / CONFIG
+    for folder in ("/old/february", "/old/${base_model}"):
+        text = f"base_model: february\noutput_dir: {folder}\n"
+        file.write_text(f"defaults: tiny_synth\n{text}base_adapters: [/old/january]\n")
+        assert load(str(file)).base_adapters == [str(tmp_path / "new" / "january")]
+    for wrong in ("/old/january", "[1]"):
+        file.write_text(f"defaults: tiny_synth\nbase_adapters: {wrong}\n")
+        with pytest.raises(ValueError, match="^base_adapters.*should be a valid"):
+            load(str(file))
 
 
 def test_a_continued_run_s_config_continues_from_another_run(tmp_path):
