@@ -41,7 +41,9 @@ from erjepa.training.model.sharding import (
 )
 from erjepa.training.run.prepared import PreparedRun
 
-_FEW = 3  # layers to run; the others are extrapolated
+_ON_DEVICE = (
+    3  # layers whose activations are there at once, if the others are offloaded
+)
 
 
 def memory_parts(run: PreparedRun, batch: PackedBatch, memory: int) -> dict[str, int]:
@@ -195,42 +197,30 @@ def activation_bytes(
         label_logit=batch.label_logit[:1],
         label_pair=batch.label_pair[:1],
     )
+    layers = model.decoder.layers
+    if cfg.enable_activation_offloading and not isinstance(model.decoder, Backend):
+        model.decoder.layers = layers[:_ON_DEVICE]
     as_gathered = dtypes_of(cfg)[0] if is_sharded(cfg, model) else None
     # Replaces attention by its fused kernel, in recomputed layers too.
     fused = patch.object(F, "scaled_dot_product_attention", _fused_attention)
     with _computing(model, as_gathered), fused if is_cuda else nullcontext():
-        peaks = [
-            _peak(model, loss_fn, part, offloads=cfg.enable_activation_offloading)
-            for part in (without_labels, batch)
-        ]
-    return peaks[0], peaks[1] - peaks[0]
-
-
-def _peak(
-    model: PackedDecoder, loss_fn: JEPALoss, batch: PackedBatch, *, offloads: bool
-) -> int:
-    """Return the peak bytes of a forward and backward pass, from those of a few layers."""
-    layers = model.decoder.layers
-    few = len(layers) if isinstance(model.decoder, Backend) else _FEW
-    batch = batch.to(torch.device("meta"))
-
-    def run(count: int) -> int:
-        if count < len(layers):
-            model.decoder.layers = layers[:count]
-        known = [*model.parameters(), *model.buffers()]
-        with warnings.catch_warnings(), LiveBytes(known) as live:
-            warnings.simplefilter("ignore")  # about kernels that are not fused
-            output = model(batch)
-            loss, _ = loss_fn(output, batch, batch.num_labels, batch.num_pairs)
-            loss.backward()
-        return live.peak
-
-    most = run(min(len(layers), few))
-    if len(layers) > few:
-        if not offloads:
-            most += (len(layers) - few) * (most - run(few - 1))
+        without, peak = (
+            _peak(model, loss_fn, part) for part in (without_labels, batch)
+        )
+    if model.decoder.layers is not layers:
         model.decoder.layers = layers
-    return most
+    return without, peak - without
+
+
+def _peak(model: PackedDecoder, loss_fn: JEPALoss, batch: PackedBatch) -> int:
+    """Return the peak bytes of a forward and backward pass."""
+    batch = batch.to(torch.device("meta"))
+    known = [*model.parameters(), *model.buffers()]
+    with warnings.catch_warnings(), LiveBytes(known) as live:
+        warnings.simplefilter("ignore")  # about kernels that are not fused
+        loss, _ = loss_fn(model(batch), batch, batch.num_labels, batch.num_pairs)
+        loss.backward()
+    return live.peak
 
 
 class LiveBytes(TorchDispatchMode):
