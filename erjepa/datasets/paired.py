@@ -13,7 +13,7 @@ from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets.chat_template import ChatTemplate
-from erjepa.datasets.messages import RecordMessages, messages_of, not_read
+from erjepa.datasets.messages import messages_of, not_read
 from erjepa.datasets.pairs import Pair
 from erjepa.datasets.records import Record, flat, load_records
 from erjepa.datasets.sources import subsample
@@ -118,8 +118,6 @@ class PairedDataset(Dataset):
         record = self._records[example_id]
         to_messages = self._reader(example_id).to_messages
         try:
-            if not isinstance(to_messages, RecordMessages):
-                _require_texts(record)
             messages = to_messages(record.fields)["messages"]
             self._template.validate(messages)
         except KeyError as error:
@@ -219,18 +217,6 @@ class PairedDataset(Dataset):
 
     def _reader(self, example_id: int) -> _Reader:
         return self._readers[self.origin(example_id)]
-
-
-def _require_texts(record: Record) -> None:
-    """Check that messages have texts: otherwise torchtune repeats the previous message."""
-    for chat in record.fields.values():
-        for message in chat if isinstance(chat, list) else ():
-            if isinstance(message, dict) and "role" in message:
-                content = message.get("content")
-                if not isinstance(content, (str, list)):
-                    raise TypeError(
-                        f"{message['role']}: content {content!r} is no text"
-                    )
 
 
 def paired_dataset(

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from torchtune.data import OpenAIToMessages
 from torchtune.modules.transforms import Transform
 
+from erjepa.datasets.messages import RecordMessages
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import load_records
 from erjepa.datasets.sources import locate, subsample
@@ -33,6 +33,8 @@ def question_answer_dataset(
         FileNotFoundError: if ``source`` is a path and has no such file.
     """
 
+    read_chat = RecordMessages({"messages": "messages"})
+
     def to_messages(fields: dict[str, Any]) -> dict[str, Any]:
         if "messages" in fields:
             chat = fields["messages"]
@@ -43,12 +45,8 @@ def question_answer_dataset(
                 {"role": "assistant", "content": fields["answer"]},
             ]
         *context, last = chat
-        chat = [*context, {**last, "content": read_answer(last["content"])}]
-        for message in chat:
-            # torchtune would silently repeat the previous message.
-            if not isinstance(message["content"], str):
-                raise TypeError(f"{message['role']}: {message['content']!r} is no text")
-        return OpenAIToMessages()({"messages": chat})
+        answer = {**last, "content": read_answer(last["content"])}
+        return read_chat({"messages": [*context, answer]})
 
     location = locate(source, name, split)
     records = load_records(location, split=split, **load_dataset_kwargs)

@@ -8,9 +8,9 @@ people. Both have 8000 training and 2000 test pairs in the split of LLM-JEPA.
 from collections.abc import Sequence
 from typing import Literal
 
-from torchtune.data import OpenAIToMessages
 from torchtune.modules.transforms import Transform
 
+from erjepa.datasets.messages import RecordMessages
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import LLM_JEPA_DATASETS, subsample
@@ -31,7 +31,7 @@ def nl_rx_dataset(
     return PairedDataset(
         subsample(records, max_examples, sample_seed),
         tokenizer,
-        OpenAIToMessages(),
+        RecordMessages({"messages": "messages"}),
         task="nl_rx",
     )
 
@@ -62,4 +62,6 @@ def synthetic_nl_rx_dataset(
         Record(f"nl_rx_grammar[{split}, seed {grammar_seed}][{i}]", fields)
         for i, fields in enumerate(drawn)
     ]
-    return PairedDataset(records, tokenizer, OpenAIToMessages(), task="nl_rx")
+    return PairedDataset(
+        records, tokenizer, RecordMessages({"messages": "messages"}), task="nl_rx"
+    )

@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from torchtune.data import OpenAIToMessages
 from torchtune.modules.transforms import Transform
 from typing_extensions import TypedDict
 
+from erjepa.datasets.messages import RecordMessages
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import LLM_JEPA_DATASETS, locate, subsample
@@ -96,7 +96,7 @@ def spider_dataset(
     return PairedDataset(
         records,
         tokenizer,
-        OpenAIToMessages(),
+        RecordMessages({"messages": "messages"}),
         task="spider",
         scoring_fields=lambda fields: {"db_id": _database(fields)},
     )

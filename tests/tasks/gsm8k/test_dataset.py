@@ -69,8 +69,8 @@ def test_what_is_not_there_is_named(tokenizer, tmp_path):
     ("record", "error"),
     [
         ({"question": "a"}, r"no field 'answer'; the record has \['question'\]"),
-        ({"question": "a", "answer": 18}, "assistant: 18 is no text"),
-        ({"question": None, "answer": "18"}, "user: None is no text"),
+        ({"question": "a", "answer": 18}, r"turn 2: content holds 18 \(int\)"),
+        ({"question": None, "answer": "18"}, "turn 1: content holds null"),
         ({"messages": []}, "not enough values"),
     ],
 )
