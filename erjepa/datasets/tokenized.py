@@ -37,7 +37,6 @@ log = utils.get_logger("INFO")
 MANY = 4000  # tokenizing fewer pairs is faster than hashing and starting processes
 _CHUNK = 500  # chats that a process takes at a time
 _SEGMENTS = len(Pair._fields) - 1
-_DIGEST = 8  # int32 values of a SHA-256
 
 
 class TokenizedPairs(Sequence[Pair]):
@@ -227,7 +226,7 @@ def _cache_file(texts: Sequence[str], tokenizer: Any) -> Path | None:
 
 
 def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """Return the block in ``file``, memory-mapped; make it if it is absent or damaged."""
+    """Return the block in ``file``, memory-mapped; make it if it is absent or cut."""
     from filelock import FileLock
 
     if (block := _read(file)) is not None:
@@ -240,7 +239,7 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
             if (block := _read(file)) is None:  # no other process made it meanwhile
                 block = make()
                 with aside.open("wb") as output:
-                    np.save(output, np.concatenate([_digest(block), block]))
+                    np.save(output, block)
                 os.replace(aside, file)
                 block = _read(file)
     except (OSError, NotImplementedError) as error:
@@ -252,12 +251,6 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
 
 def _read(file: Path) -> np.ndarray | None:
     try:
-        kept = np.load(file, mmap_mode="r")
-        digest, block = kept[:_DIGEST], kept[_DIGEST:]
-        return block if np.array_equal(_digest(block), digest) else None
-    except (OSError, ValueError, EOFError, IndexError):  # absent or damaged
+        return np.load(file, mmap_mode="r")
+    except (OSError, ValueError, EOFError):  # absent or cut
         return None
-
-
-def _digest(block: np.ndarray) -> np.ndarray:
-    return np.frombuffer(hashlib.sha256(block.data).digest(), dtype=np.int32)
