@@ -1,7 +1,6 @@
 """Reading and writing of JSON lines."""
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,13 +54,8 @@ def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
             f"{name}:{first + error.lineno - 1}: not JSON ({error.msg}, "
             f"column {error.colno})"
         ) from None
-    except RecursionError:
-        raise ValueError(f"{where}: JSON that is nested too deeply") from None
-    except ValueError:  # the only other cause is an integer with too many digits
-        raise ValueError(
-            f"{where}: a number of more than {sys.get_int_max_str_digits()} digits; "
-            "write it as a text"
-        ) from None
+    except (RecursionError, ValueError) as error:  # too deep, or a number too long
+        raise ValueError(f"{where}: JSON that cannot be read ({error})") from None
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:

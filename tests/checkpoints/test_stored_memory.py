@@ -79,7 +79,10 @@ HARMS = {
     "fifo of texts": (fifo("texts.jsonl"), "texts.jsonl is not a regular file"),
     # memory.json.
     "cut json": (bytes_of("memory.json", lambda b: b[:-9]), "memory.json:.* not JSON"),
-    "deep json": (bytes_of("memory.json", lambda b: b"[" * 10**5), "nested too deeply"),
+    "deep json": (
+        bytes_of("memory.json", lambda b: b"[" * 10**5),
+        "JSON that cannot be read",
+    ),
     "list": (bytes_of("memory.json", lambda b: b"[]"), "does not describe a memory"),
     "format": (about(format="zip"), "does not describe a memory"),
     "version": (about(version=2), "has version 2 of the format, but only version 1"),

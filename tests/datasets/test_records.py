@@ -219,8 +219,8 @@ NOT_UTF8 = pyarrow.Array.from_buffers(
                 ("a.json", b'[{"a": "1"}, ', "a.json: "),
             )
             for value, error in (
-                (b"9" * 5000, f"{place}a number of more than 4300 digits"),
-                (b"[" * 10**5, f"{place}JSON that is nested too deeply"),
+                (b"9" * 5000, f"{place}JSON that cannot be read .*4300 digits"),
+                (b"[" * 10**5, f"{place}JSON that cannot be read"),
             )
         ),
         ("a.parquet", b"PAR1", "a.parquet: not a parquet file"),

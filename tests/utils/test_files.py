@@ -32,7 +32,7 @@ def test_rows_are_read_as_written_each_with_its_place(tmp_path):
     [
         (b"{'a'}", r"rows.jsonl:3: not JSON \(Expecting .*, column 2\)"),
         (b'{"a": "\xe9"}', r"rows.jsonl:3: not UTF-8 \(byte 0xe9, column 8\).*iconv"),
-        (b"[" * 100_000, "rows.jsonl:3: JSON that is nested too deeply"),
+        (b"[" * 100_000, "rows.jsonl:3: JSON that cannot be read"),
         (b"[1]", "rows.jsonl:3: expected a JSON object, got list"),
     ],
 )
