@@ -250,9 +250,12 @@ def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:
 
 
 def load_progress(path: Path) -> dict[str, Any]:
-    """Return what ``progress.json`` records; empty for a folder of weights that no run wrote."""
-    file = path / PROGRESS
-    return {**read_json(_Progress, file)} if file.is_file() else {}
+    return {**read_json(_Progress, path / PROGRESS)}
+
+
+def progress_of(path: Path) -> dict[str, Any]:
+    """Return :func:`load_progress`; empty for a folder of weights that no run wrote."""
+    return load_progress(path) if (path / PROGRESS).is_file() else {}
 
 
 def load_predictor(path: Path) -> Tensor | None:

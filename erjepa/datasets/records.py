@@ -249,8 +249,7 @@ def _read_parts(folder: Path, split: str) -> list[Record]:
     """Read parts of splits, written as for ``datasets``: ``train[:50%]+test[:9]``."""
     from datasets import ReadInstruction
 
-    names = {part.partition("[")[0].strip() for part in split.split("+")}
-    records = {name: _read_folder(folder, name) for name in names}
+    records = {name: _read_folder(folder, name) for name in _names(split)}
     sizes = {name: len(of_split) for name, of_split in records.items()}
     try:
         parts = ReadInstruction.from_spec(split).to_absolute(sizes)
@@ -301,20 +300,33 @@ def _named_after(folder: Path, split: str) -> list[Path]:
     return [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
 
 
-def _files(folder: Path, split: str) -> dict[str, list[Path]]:
-    """Return the files that :func:`_read_folder` reads, by file or by folder and split."""
-    if files := _named_after(folder, split):
-        return {str(file): [file] for file in files}
-    saved = [*folder.glob("data*.arrow"), *(folder / split).glob("data*.arrow")]
-    if not saved:
-        from datasets import load_dataset_builder
+def _names(split: str) -> list[str]:
+    """Return the names of the splits in ``split``."""
+    return [part.partition("[")[0].strip() for part in split.split("+")]
 
-        try:
-            found = load_dataset_builder(str(folder)).config.data_files or {}
-        except Exception:  # of many types; reading the folder raises it again
-            return {}
-        saved = [Path(file) for file in found.get(split.partition("[")[0], ())]
-    return {f"{folder}, split {split}": sorted(saved)}
+
+def _files(folder: Path, split: str) -> dict[str, list[Path]]:
+    """Return the files that are read of a folder, by file or by folder and split."""
+    found: dict[str, list[Path]] = {}
+    for name in _names(split):
+        if files := _named_after(folder, name):
+            found |= {str(file): [file] for file in files}
+        else:
+            saved = [*folder.glob("data*.arrow"), *(folder / name).glob("data*.arrow")]
+            if saved := sorted(saved or _found(folder, name)):
+                found[f"{folder}, split {name}"] = saved
+    return found
+
+
+def _found(folder: Path, name: str) -> list[Path]:
+    """Return the files of a split that ``datasets`` finds."""
+    from datasets import load_dataset_builder
+
+    try:
+        files = load_dataset_builder(str(folder)).config.data_files or {}
+    except Exception:  # of many types; reading the folder raises it again
+        return []
+    return [Path(file) for file in files.get(name, ())]
 
 
 def _tables(folder: Path, split: str) -> list[Path]:

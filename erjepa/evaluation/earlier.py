@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erjepa.checkpoints.checkpoint import load_progress, name_of_scores
+from erjepa.checkpoints.checkpoint import name_of_scores, progress_of
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
@@ -150,15 +150,21 @@ def starts_of(path: Path, cfg: Config) -> list[Path]:
     memories = [memories] if isinstance(memories, str) else memories
     adapters = reversed(values.get("base_adapters") or [])
     runs = [run for run in (values.get("init_from"), *adapters, *memories) if run]
-    names = load_progress(path).get("started_from", {})
+    names = progress_of(path).get("started_from", {})
     output_dir = values.get("output_dir", "")
     starts = []
     for run in runs:
         start = moved_along(run, output_dir, file.parent) if file else Path(run)
-        if name := names.get(str(Path(run))):
+        if name := names.get(str(Path(run))) or _name_in(names, start):
             start = Path(os.path.normpath(start / name))
         starts.append(start)
     return starts
+
+
+def _name_in(names: Mapping[str, str], start: Path) -> str | None:
+    """Return what is recorded for a start that was moved since, if one path alone ends as it does."""
+    found = [name for run, name in names.items() if Path(run).name == start.name]
+    return found[0] if len(found) == 1 else None
 
 
 def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:

@@ -170,6 +170,7 @@ class JobFinder:
         self._cfg = cfg
         self._tokenizer = tokenizer
         self._examples: dict[str, Examples] = {}
+        self._seen_in: dict[int, Seen] = {}
 
     def find(self, weights: Sequence[Path | None]) -> list[Job]:
         """Return the jobs for all of :func:`weights_to_score`.
@@ -259,7 +260,7 @@ class JobFinder:
         """
         if self._cfg.eval_split != "validation" or path is None:
             return
-        if (then := checkpoint.load_progress(path).get("data")) is None:
+        if (then := checkpoint.progress_of(path).get("data")) is None:
             return
         now = examples.data
         # The first of the pairs that the run held out may be scored alone.
@@ -274,17 +275,21 @@ class JobFinder:
     def _seen(self, path: Path | None, examples: Examples) -> Seen | None:
         """Return which examples occur in the training pairs, if these are known; on rank 0."""
         if examples.trained is not None:  # _require_held_out has compared them
-            return examples.seen(texts(examples.dataset, examples.trained))
-        if (train := self._train) is None:
-            return None
-        then = checkpoint.load_progress(path).get("data") if path else None
-        if then is not None and (changes := _changes(then, train.data)):
-            log.warning(
-                f"{path} was trained on other pairs, since {changes} then: test pairs that occur "
-                "in training are not counted."
-            )
-            return None
-        return examples.seen(train.texts)
+            trained = partial(texts, examples.dataset, examples.trained)
+        else:
+            if (train := self._train) is None:
+                return None
+            then = checkpoint.progress_of(path).get("data") if path else None
+            if then is not None and (changes := _changes(then, train.data)):
+                log.warning(
+                    f"{path} was trained on other pairs, since {changes} then: test pairs that "
+                    "occur in training are not counted."
+                )
+                return None
+            trained = partial(list, train.texts)
+        if (name := id(examples)) not in self._seen_in:  # alike for all checkpoints
+            self._seen_in[name] = examples.seen(trained())
+        return self._seen_in[name]
 
     def _read(self, keys: Mapping[str, Any]) -> Examples:
         """Read the examples of the config with ``keys`` changed; cached."""

@@ -192,7 +192,7 @@ def _trained_with(adapter: Path) -> dict[str, Any]:
     """
     file, config = config_of_run(adapter), config_of(adapter)
     of_run = {**config.get("model", {}), "base_adapters": config.get("base_adapters")}
-    found = {**of_run, **checkpoint.load_progress(adapter)}
+    found = {**of_run, **checkpoint.progress_of(adapter)}
     if file is not None and (paths := found["base_adapters"]):
         before = config.get("output_dir", "")
         moved = [str(moved_along(path, before, file.parent)) for path in paths]

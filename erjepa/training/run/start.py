@@ -39,7 +39,7 @@ from erjepa.training.run.earlier_weights import (
 )
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.steps import TrainingPairs
-from erjepa.utils.files import EMA, moved_along, write_whole
+from erjepa.utils.files import EMA, write_whole
 
 log = utils.get_logger("INFO")
 
@@ -252,12 +252,7 @@ def load_start(
             if found != Path(run)
         }
     else:
-        recorded = checkpoint.load_progress(path).get("started_from", {})
-        before = config_of(path).get("output_dir", "")
-        started_from = {
-            str(moved_along(run, before, path.parent)): found
-            for run, found in recorded.items()
-        }
+        started_from = checkpoint.load_progress(path).get("started_from", {})
         trained, state = checkpoint.load_resumable(path)
         predictor, averaged = state["predictor"], state.get("averaged")
         changes = list(cfg.resume_changes or [])
