@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from inspect import signature
 from operator import add
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from torchtune.modules.transforms import Transform
 
@@ -39,27 +39,19 @@ def build_dataset(
     return reduce(add, built)
 
 
-def require_sources(section: Components, key: str = "dataset") -> dict[str, list[Path]]:
+def require_sources(section: Components, key: str = "dataset") -> None:
     """Check a section before :func:`build_dataset` reads it, as far as this project's own builders
     do before they read a record: a source that is a path exists, and arguments are valid.
-
-    Returns:
-        The local files of its sources, by file or by folder and split.
 
     Raises:
         FileNotFoundError: if there is no such file or folder.
         ValueError: naming ``key``, if an argument of a builder is invalid.
     """
-    found: dict[str, list[Path]] = {}
     for place, part in _places(section, key):
         is_own = part.function.__module__.startswith("erjepa.")
         if is_own and part.takes("source"):
-            with only_locating() as located:
+            with only_locating():
                 _build(part, None, place)
-            found |= located
-        elif isinstance(source := part.get("source"), str) and Path(source).is_file():
-            found[str(Path(source))] = [Path(source)]
-    return found
 
 
 def _places(section: Components, key: str) -> Iterator[tuple[str, Component]]:

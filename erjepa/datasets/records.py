@@ -46,23 +46,18 @@ class Located(Exception):
     """Raised by :func:`load_records` in place of reading, see :func:`only_locating`."""
 
 
-_located = ContextVar[dict[str, list[Path]] | None]("_located", default=None)
+_only_locates = ContextVar("_only_locates", default=False)
 
 
 @contextlib.contextmanager
-def only_locating() -> Iterator[dict[str, list[Path]]]:
-    """End the block where :func:`load_records` would read: its source, if a path, exists.
-
-    Yields the local files that it would read, by file or by folder and split; known after the
-    block.
-    """
-    located: dict[str, list[Path]] = {}
-    token = _located.set(located)
+def only_locating() -> Iterator[None]:
+    """End the block where :func:`load_records` would read: its source, if a path, exists."""
+    token = _only_locates.set(True)
     try:
         with contextlib.suppress(Located):
-            yield located
+            yield
     finally:
-        _located.reset(token)
+        _only_locates.reset(token)
 
 
 def load_records(
@@ -85,11 +80,7 @@ def load_records(
     is_of_hub = is_repository(source) and path.suffix.lower() not in _FILES
     if not (is_url or is_folder or is_of_hub):
         _reader(path, source)
-    if (located := _located.get()) is not None:
-        if path.is_file():
-            located[str(path)] = [path]
-        elif is_folder:
-            located |= _files(path, split)
+    if _only_locates.get():
         raise Located
     if is_url:
         records = _read_file(_download(source), source)
@@ -249,7 +240,8 @@ def _read_parts(folder: Path, split: str) -> list[Record]:
     """Read parts of splits, written as for ``datasets``: ``train[:50%]+test[:9]``."""
     from datasets import ReadInstruction
 
-    records = {name: _read_folder(folder, name) for name in _names(split)}
+    names = {part.partition("[")[0].strip() for part in split.split("+")}
+    records = {name: _read_folder(folder, name) for name in names}
     sizes = {name: len(of_split) for name, of_split in records.items()}
     try:
         parts = ReadInstruction.from_spec(split).to_absolute(sizes)
@@ -262,7 +254,7 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     """Read the only file of the split, or, if there is none, load the folder with ``datasets``."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
-    files = _named_after(folder, split)
+    files = [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
     if len(files) == 1:
         return _read_file(files[0], str(files[0]))
     if len(files) > 1:
@@ -294,39 +286,6 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     raise ValueError(
         f"{folder}: no split {split!r}; it has {list(splits)}. Set the dataset's split"
     )
-
-
-def _named_after(folder: Path, split: str) -> list[Path]:
-    return [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
-
-
-def _names(split: str) -> list[str]:
-    """Return the names of the splits in ``split``."""
-    return [part.partition("[")[0].strip() for part in split.split("+")]
-
-
-def _files(folder: Path, split: str) -> dict[str, list[Path]]:
-    """Return the files that are read of a folder, by file or by folder and split."""
-    found: dict[str, list[Path]] = {}
-    for name in _names(split):
-        if files := _named_after(folder, name):
-            found |= {str(file): [file] for file in files}
-        else:
-            saved = [*folder.glob("data*.arrow"), *(folder / name).glob("data*.arrow")]
-            if saved := sorted(saved or _found(folder, name)):
-                found[f"{folder}, split {name}"] = saved
-    return found
-
-
-def _found(folder: Path, name: str) -> list[Path]:
-    """Return the files of a split that ``datasets`` finds."""
-    from datasets import load_dataset_builder
-
-    try:
-        files = load_dataset_builder(str(folder)).config.data_files or {}
-    except Exception:  # of many types; reading the folder raises it again
-        return []
-    return [Path(file) for file in files.get(name, ())]
 
 
 def _tables(folder: Path, split: str) -> list[Path]:

@@ -6,7 +6,7 @@ import pytest
 from torchtune.data import InputOutputToMessages
 
 from erjepa.configs import Component, load
-from erjepa.datasets import PairedDataset, Record, build_dataset, require_sources
+from erjepa.datasets import PairedDataset, Record, build_dataset
 from tests.harness.data import chat, write_jsonl
 from tests.harness.runs import read_metrics, small_config, train
 
@@ -148,14 +148,3 @@ def both(tokenizer, *, sources):
     ]
     records = [Record(str(i), row) for i, row in enumerate(fields)]
     return PairedDataset(records, tokenizer, InputOutputToMessages())
-
-
-def test_the_files_of_parts_of_a_folder_s_splits(tmp_path):
-    for name in ("train.csv", "test-1.csv", "test-2.csv", "notes_train.txt"):
-        (tmp_path / name).write_text("prompt,answer\na,b\n")
-    parts = {"source": str(tmp_path), "split": "train[:1]+test[1:]"}
-    section = Component("erjepa.datasets.paired_dataset", parts)
-    assert require_sources(section) == {
-        str(tmp_path / "train.csv"): [tmp_path / "train.csv"],
-        f"{tmp_path}, split test": [tmp_path / "test-1.csv", tmp_path / "test-2.csv"],
-    }

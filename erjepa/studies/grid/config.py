@@ -1,7 +1,7 @@
 """Loads the YAML file of an experiment and checks it, and the config of every run."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -82,6 +82,21 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     return experiment
 
 
+def require_databases(experiment: Experiment) -> None:
+    """Check the folders of databases, which only the scoring of a run reads.
+
+    Raises:
+        FileNotFoundError: naming the dataset, if there is no such folder.
+    """
+    for dataset in (*experiment.datasets, *experiment.also_scored):
+        for _, _, cfg in _runs(experiment, dataset):
+            if cfg.databases is not None and not Path(cfg.databases).is_dir():
+                raise FileNotFoundError(
+                    f"databases={cfg.databases}, of dataset {dataset}: no such folder; set "
+                    f"datasets.{dataset}.databases, or leave the dataset out with order=[...]"
+                )
+
+
 def output_of(name: str) -> Path:
     """Return the output folder of an experiment, given that folder, a YAML file or a name.
 
@@ -152,11 +167,8 @@ _load = cache(erjepa.configs.load)
 
 def _check_runs(experiment: Experiment, dataset: str) -> None:
     """Raise ValueError if the recipe would reject the config of any method on a dataset."""
-    config, of_dataset, of_all = entry_of(experiment, dataset)
-    shared = {place_of(experiment, dataset): of_dataset, "overrides": of_all}
-    for method, keys in experiment.methods.items():
-        places = {f"methods: {method}": keys, **shared}
-        cfg = _check_run(config, places)
+    config, _, _ = entry_of(experiment, dataset)
+    for method, places, cfg in _runs(experiment, dataset):
         if experiment.score_on == "validation" and not cfg.validation.size:
             raise ValueError(
                 f"score_on=validation: runs of {method} hold out no pairs; set "
@@ -174,6 +186,17 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
                 f"{place_of(experiment, dataset)}: there is no eval_dataset to score; set one, "
                 "or score_on=validation"
             )
+
+
+def _runs(
+    experiment: Experiment, dataset: str
+) -> Iterator[tuple[str, dict[str, Mapping[str, Any]], Config]]:
+    """Yield each method, its overrides on a dataset by where they stand, and the run's config."""
+    config, of_dataset, of_all = entry_of(experiment, dataset)
+    shared = {place_of(experiment, dataset): of_dataset, "overrides": of_all}
+    for method, keys in experiment.methods.items():
+        places = {f"methods: {method}": keys, **shared}
+        yield method, places, _check_run(config, places)
 
 
 def place_of(experiment: Experiment, dataset: str) -> str:

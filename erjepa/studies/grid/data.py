@@ -1,81 +1,61 @@
-"""The data that the runs of an experiment read, and digests of its local files."""
+"""The datasets that the runs of an experiment read, and their local files."""
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from erjepa.configs import Config, components
+from erjepa.checkpoints.fingerprint import digest_of_file
+from erjepa.configs import components
+from erjepa.configs.component import Components
 from erjepa.datasets import require_sources
 from erjepa.studies.experiment import Experiment
 from erjepa.studies.grid.cells import Cell, scored_as
 from erjepa.studies.grid.config import load_run, place_of
 
-_CHUNK = 1 << 20  # bytes
-
 
 def require_data(experiment: Experiment, waiting: Iterable[Cell]) -> None:
-    """Check the datasets of some cells as :func:`~erjepa.datasets.require_sources` does, and the
-    folders of databases, which only the scoring of a run reads.
+    """Check the datasets of some cells as :func:`~erjepa.datasets.require_sources` does.
 
     Raises:
         FileNotFoundError: naming the dataset, if a file or folder is missing.
         ValueError: naming the dataset and the key, if an argument is invalid.
     """
-    for dataset, key, run in _configs(experiment, waiting):
+    checked = set()
+    for dataset, key, section in _sections(experiment, waiting):
+        text = json.dumps([part.as_dict() for part in components(section)])
+        if (key, text) in checked:
+            continue
+        checked.add((key, text))
         try:
-            require_sources(getattr(run, key), key)
+            require_sources(section, key)
         except (FileNotFoundError, ValueError) as error:
             error.args = (f"{place_of(experiment, dataset)}: {error}",)
             raise
-        if run.databases is not None and not Path(run.databases).is_dir():
-            raise FileNotFoundError(
-                f"databases={run.databases}, of dataset {dataset}: no such folder; set "
-                f"datasets.{dataset}.databases, or leave the dataset out with order=[...]"
-            )
 
 
 def data_files(experiment: Experiment, ran: Iterable[Cell]) -> dict[str, str]:
-    """Return the digests of the local files that some cells read, by file or by folder and split,
-    as far as the files are there.
+    """Return the digests of the local files that are the ``source`` of a dataset of some cells, or
+    of its split in a folder, by path.
     """
-    found: dict[str, list[Path]] = {}
-    for _, key, run in _configs(experiment, ran):
-        with suppress(FileNotFoundError, ValueError):
-            found |= require_sources(getattr(run, key), key)
-    return {name: _digest(files) for name, files in sorted(found.items())}
+    files: set[Path] = set()
+    for _, _, section in _sections(experiment, ran):
+        for part in components(section):
+            if isinstance(source := part.get("source"), str):
+                path = Path(source)
+                files |= {path, *path.glob(f"*{part.get('split')}*")}
+    return {str(f): digest_of_file(f) for f in sorted(files) if f.is_file()}
 
 
-def _digest(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            for chunk in iter(partial(file.read, _CHUNK), b""):
-                digest.update(chunk)
-    size = sum(path.stat().st_size for path in files)
-    return f"{size} bytes, {digest.hexdigest()[:12]}"
-
-
-def _configs(
+def _sections(
     experiment: Experiment, ran: Iterable[Cell]
-) -> Iterator[tuple[str, str, Config]]:
-    """Yield what some cells are trained and scored on, each once: the dataset's name, the key of
-    its section, the config.
-    """
-    scored = "eval_dataset" if experiment.score_on == "test" else "dataset"
-    seen = set()
+) -> Iterator[tuple[str, str, Components]]:
+    """Yield what some cells are trained and scored on: the dataset's name, the key, its value."""
+    key = "eval_dataset" if experiment.score_on == "test" else "dataset"
     for cell in ran:
-        reads: list[tuple[str, str, Config]] = []
         if cell.budget_factor:
             run = load_run(cell.config, cell.overrides)
-            reads.append((cell.dataset, "dataset", run))
+            yield cell.dataset, "dataset", run.dataset
         for one in scored_as(experiment, cell):
             run = load_run(one.config, {**one.overrides, **experiment.evaluation})
-            reads.append((one.dataset, scored, run))
-        for dataset, key, run in reads:
-            parts = [part.as_dict() for part in components(getattr(run, key))]
-            if (text := json.dumps([key, run.databases, parts])) not in seen:
-                seen.add(text)
-                yield dataset, key, run
+            if section := getattr(run, key):
+                yield one.dataset, key, section

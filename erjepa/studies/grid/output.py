@@ -21,7 +21,6 @@ import torch
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.fingerprint import digest_of_file
 from erjepa.checkpoints.lock import is_locked
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell, cell_name, cells, scores_merged
@@ -262,9 +261,7 @@ def _require_continued(
             )
     ran = [c for c in cells(experiment) if (c.dataset, c.method, c.seed) in begun]
     for file, digest in data_files(experiment, ran).items():
-        then = started.data_files.get(file, digest)
-        # Earlier versions compared samples of a file.
-        if then not in (digest, Path(file).is_file() and digest_of_file(Path(file))):
+        if (then := started.data_files.get(file, digest)) != digest:
             raise ValueError(
                 f"{path} was started with another {file} ({then}; now {digest}). Restore it, "
                 "or choose another output_dir."

@@ -18,7 +18,11 @@ from erjepa.utils.escape import printable
 
 _POLL = 0.2  # seconds
 # An uncaught exception, or the message of a command: ``erjepa_recipe: error: ...``.
-_ERROR = re.compile(r"(?:\w+: )?[\w.]*(?:[Ee]rror|Exception): .+")
+_ERROR = re.compile(
+    r"(?:\[rank\d+\]: |\s*traceback : )?((?:\w+: )?[\w.]*(?:[Ee]rror|Exception): .+)"
+)
+# In the table with which torchrun ends, of the rank that failed first.
+_ROOT_CAUSE = re.compile(r"Root Cause.*?\n\s+rank\s+: (\d+)", re.DOTALL)
 
 
 class Stopped(BaseException):
@@ -113,8 +117,9 @@ def failure_in(log: Path) -> str:
     text = log.read_text(errors="replace").rpartition("\n$ ")[2]
     lines = [line.rpartition("\r")[2] for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not re.match(r"\s*\d*\|?.*\d+%\|", line)]
-    # torchrun ends with a table; the error is in it, or above.
-    errors = filter(None, map(_ERROR.search, lines))
-    reason = [lines[-1].strip(), *(error[0] for error in errors)][-1]
+    root = _ROOT_CAUSE.search(text)
+    of_root = [line for line in lines if root and line.startswith(f"[rank{root[1]}]:")]
+    errors = filter(None, map(_ERROR.match, of_root or lines))
+    reason = [lines[-1].strip(), *(error[1] for error in errors)][-1]
     end = "\n".join(f"    {line}" for line in lines[-15:])
     return printable(f"{reason}\n{log} ends with\n{end}")

@@ -50,6 +50,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 =====
 erjepa_recipe FAILED
 Root Cause (first observed failure):
+  rank      : 1 (local_rank: 1)
   exitcode  : 1 (pid: 7)
   traceback : {below}
 =====
@@ -60,6 +61,16 @@ Root Cause (first observed failure):
     ("above", "below", "reason"),
     [
         ("[rank1]: KeyError: 'a'", "To enable traceback see: x", "KeyError: 'a'"),
+        (
+            "[rank1]: KeyError: 'a'\n[rank0]: RuntimeError: Connection closed by peer",
+            "To enable traceback see: x",
+            "KeyError: 'a'",
+        ),
+        (
+            "x (ConnectionError: no network). Goes on.",
+            "To enable traceback see: x",
+            "=====",
+        ),
         ("", "erjepa_recipe: error: no data", "erjepa_recipe: error: no data"),
         ("", "To enable traceback see: x", "====="),
     ],
