@@ -52,10 +52,11 @@ def continual(
     only_own = results.config.score_stages == "own"
     if only_own:  # they may have been scored on all before
         rows = rows[(rows.stage == last) | (rows.stage == rows.dataset)]
-    settings = {method: results.config.controls(method) for method in methods}
+    settings = {m: results.config.controls(m) for m in methods if m in set(rows.method)}
     sequences = [method for method, one in settings.items() if one.has_stages]
     trained_on = {m: one.trains_on for m, one in settings.items() if not one.has_stages}
-    if rows[(rows.stage == last) & rows.method.isin(sequences)].empty:
+    trained = [method for method, one in settings.items() if one.trains_on != "nothing"]
+    if rows[(rows.stage == last) & rows.method.isin(trained)].empty:
         raise Unavailable("no run has reached the end of the sequence")
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
     ends = wide.xs(last, level="stage")

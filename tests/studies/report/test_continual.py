@@ -260,3 +260,13 @@ def test_a_sequence_that_has_not_ended(output, lacks):
     write_jsonl(path, left)
     text = build_report(output).read_text()
     assert "no run has reached the end of the sequence" in text
+
+
+def test_joint_training_may_end_before_any_sequence(output):
+    path = output / "results.jsonl"
+    ended = [row for row in read_rows(path) if row["method"] == "Joint"]
+    write_jsonl(path, ended)
+    kept, matrix, measures = SECTIONS["continual"].parts(Results(output))
+    assert kept.name == "continual_kept"
+    for table in (matrix, measures):
+        assert set(table.frame["Method"]) == {"Joint"}
