@@ -88,3 +88,12 @@ def test_current_batch_has_the_gradient_of_the_new_pairs(base, data, tmp_path):
         if "gradient_cosine" in one
     }
     assert found == pytest.approx({1: 1.0, 4: 1.0}, abs=1e-6)
+
+
+def test_a_run_without_views_is_measured_as_often(base, data, tmp_path):
+    """All its steps replay, whatever ``loss.jepa_every``."""
+    no_views = {"loss__jepa_weight": 0, "replay__score": "lm", "loss__jepa_every": 3}
+    no_views["replay__selection"] = "uniform"
+    every = {"log_replay_gradients_every_n_steps": 3}
+    metrics = run(base, data, tmp_path, **no_views, **every)
+    assert ["gradient_cosine" in step for step in metrics] == 2 * [False, False, True]

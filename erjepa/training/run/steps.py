@@ -50,7 +50,7 @@ class TrainingPairs:
             sampler's position on.
         held_out: indices in the dataset of the pairs to validate on.
         share: fraction of a step's pairs that are replayed.
-        jepa_every: one in this many steps, the first of them, has a JEPA loss.
+        jepa_every: one in this many steps, the first of them, has views; 1 for a run without.
     """
 
     def __init__(self, run: PreparedRun, share: float = 0.0) -> None:
@@ -80,14 +80,15 @@ class TrainingPairs:
         )
         # Only the pairs, which can also be pickled for spawned workers.
         self.train = Subset(cast(Dataset[Pair], dataset.pairs), train)
-        self.jepa_every = run.loss_fn.jepa_every
+        # Without views all steps are alike.
+        self.jepa_every = 1 if run.views == "none" else run.loss_fn.jepa_every
         self._packed = _PackedSteps(
             self.train,
             collators.new,
             cfg.gradient_accumulation_steps,
             self.jepa_every,
         )
-        if share and not self.has_jepa_loss(self.jepa_every - 1):
+        if share and self.jepa_every > 1:
             raise ValueError(
                 f"loss.jepa_every={self.jepa_every} leaves steps without replay, but replay.share="
                 f"{share} makes replayed pairs a part of every step; set replay.budget instead "
@@ -131,7 +132,7 @@ class TrainingPairs:
 
     def has_jepa_loss(self, step: int) -> bool:
         """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""
-        return self._packed.has_jepa_loss(step)
+        return step % self.jepa_every == 0
 
     def offered(self, progress: RunProgress, steps_without: int = 0) -> Tensor:
         """Return the examples that the steps so far, but for the first ``steps_without``, have
@@ -200,19 +201,16 @@ class _NumberedSteps(Sampler[tuple[int, list[int]]]):
 
 @dataclass
 class _PackedSteps(Dataset):
-    """The packed micro-batches of each step on one rank, with views if it has a JEPA loss."""
+    """The packed micro-batches of each step on one rank, with views in every ``jepa_every``-th."""
 
     pairs: Dataset[Pair]
     collator: PairCollator
     num_batches: int
     jepa_every: int
 
-    def has_jepa_loss(self, step: int) -> bool:
-        return step % self.jepa_every == 0 or self.collator.views == "none"
-
     def pack(self, step: int, pairs: Sequence[Pair]) -> list[PackedBatch]:
         collator = self.collator
-        if not self.has_jepa_loss(step):
+        if step % self.jepa_every:
             collator = collator.without_views()
         return collator.split(pairs, self.num_batches, step)
 
