@@ -113,8 +113,9 @@ def test_dora_starts_as_lora_and_trains(base, data, tmp_path, plain, world_size)
     assert has_moved(tmp_path)
 
 
+@pytest.mark.parametrize("use_dora", [False, True], ids=["LoRA", "DoRA"])
 @pytest.mark.parametrize("world_size", some_of([1, 2], [2]))
-def test_qlora_trains(data, tmp_path, world_size):
+def test_qlora_trains(data, tmp_path, world_size, use_dora):
     # NF4 blocks need wider layers than the small model's.
     wide = {"embed_dim": 256, "intermediate_dim": 512}
     folder = write_base(tmp_path / "base", **wide)
@@ -126,6 +127,7 @@ def test_qlora_trains(data, tmp_path, world_size):
         tmp_path / "out",
         world_size,
         model__quantize_base=True,
+        model__use_dora=use_dora,
         batch_size=4 // world_size,
         **settings,
     )

@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchtune.modules.peft import DoRALinear, LoRALinear
 
+from erjepa.training.model.sharding import local_part
+
 ADAPTER_LAYERS = (LoRALinear, DoRALinear)
 _DRAWS = 2**16
 
@@ -29,7 +31,8 @@ class _CastLinear(nn.Linear):
 def correct_dora(model: nn.Module) -> None:
     """Make a model's DoRA layers add the bias after scaling, as PEFT and merged weights do.
 
-    torchtune's layers scale the bias as well. These also cast the magnitude to the input's dtype.
+    torchtune's layers scale the bias as well. These also cast the magnitude to the input's dtype,
+    and initialize it from sharded weights in NF4.
     """
     for module in model.modules():
         if isinstance(module, DoRALinear):
@@ -39,6 +42,13 @@ def correct_dora(model: nn.Module) -> None:
 
 # Not hooks: torch.compile would compile every layer anew, since a hook has a number of its own.
 class _DoRALinear(DoRALinear):
+    @torch.no_grad()
+    def initialize_dora_magnitude(self) -> None:
+        """Set the magnitude to the norms of the weight's rows; LoRA's B is zero."""
+        # Of this rank's rows: a DTensor does not dequantize NF4 to the dtype that it has.
+        magnitude, weight = local_part(self.magnitude), local_part(self.weight)
+        magnitude.copy_(torch.linalg.norm(weight.to(magnitude.dtype), dim=1))
+
     def forward(self, x: Tensor) -> Tensor:
         bias = self.bias
         # Instance attributes hide the parameters of the same names.
