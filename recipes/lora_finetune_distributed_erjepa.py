@@ -270,8 +270,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             training.cleanup_before_training()
         self._model.train()
         self._profiler.start()
-        # Log lines appear above the progress bar.
-        with self._stop_signals, logging_redirect_tqdm([utils.get_logger("INFO")]):
+        # Log lines appear above the progress bar, an error below it.
+        log_lines = logging_redirect_tqdm([utils.get_logger("INFO")])
+        with self._stop_signals, log_lines, self._metrics_log.start():
             while not (self._progress.is_over() or self.exit_code):
                 self._train_epoch()
             if self.exit_code and not self._checkpoints.is_saved:
@@ -281,7 +282,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def _train_epoch(self) -> None:
         progress = self._progress
         steps = self._pairs.steps(progress, self._memory)
-        self._metrics_log.start()
         for _ in range(progress.step_in_epoch, progress.steps_per_epoch):
             start = time.perf_counter()
             votes = all_reduce_sum(torch.tensor(self._stop_signals.vote()))

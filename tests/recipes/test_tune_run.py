@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from erjepa.studies.grid.processes import failure_in
 from tests.harness.data import REAL_DATA
 from tests.harness.ranks import free_port
 from tests.harness.runs import (
@@ -81,6 +82,16 @@ def test_resumed_on_ranks_with_hash_seeds_of_their_own(base, data, tmp_path):
         assert mine.keys() == expected.keys()
         for name, weight in expected.items():
             torch.testing.assert_close(mine[name], weight, rtol=1e-4, atol=1e-6)
+
+
+def test_an_error_of_a_step_has_a_line_of_its_own(base, data, tmp_path):
+    """Below the progress bar, so that the grid finds it in the log."""
+    keys = overrides_for(base, data, tmp_path / "out", optimizer__lr=1e20)
+    command = ["erjepa_recipe", "--config", "llama3_2_1b_synth", *keys]
+    output, _ = start_tune(*command, cwd=tmp_path).communicate(timeout=400)
+    log = tmp_path / "run.log"
+    log.write_text(output)
+    assert failure_in(log).startswith("erjepa_recipe: error: The loss is not finite")
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real NL-RX-SYNTH")

@@ -112,7 +112,7 @@ class MetricsLog:
                 unit="step",
                 # Seconds. In the file of a log, each refresh of the bar stays.
                 mininterval=0.1 if self._is_terminal else 10,
-                disable=self._logger is None,
+                disable=self._logger is None or self._progress.is_over(),
             )
         return self._bar
 
@@ -152,7 +152,5 @@ class MetricsLog:
         self._logger.log_dict(metrics, step=step)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
         if self._logger is not None:
             self._logger.close()

@@ -89,10 +89,9 @@ def test_a_log_file_is_spared_most_refreshes(metrics_log, monkeypatch, terminal,
     monkeypatch.setattr(sys, "stderr", screen)
     run = RunProgress(2, 10, Stop())
     log = metrics_log(run)
-    log.start()
-    while not run.is_over():
-        go(log, run, val_loss=0.25)
-    log.close()
+    with log.start():
+        while not run.is_over():
+            go(log, run, val_loss=0.25)
     refreshes = screen.getvalue().count("\r")
     assert (refreshes > 20) == terminal and refreshes <= most
     assert "epoch 2.00 of 2, loss 15.0000: 100%" in screen.getvalue()
