@@ -4,7 +4,7 @@ import copy
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -204,10 +204,12 @@ def _is_source(path: str) -> bool:
 
 
 def _is_plain(annotation: Any) -> bool:
-    """Return whether a type can be checked: numbers, strings, literals or ``None``."""
+    """Return whether a type can be checked: numbers, strings, literals, ``None``, and lists and
+    mappings of these.
+    """
     if get_origin(annotation) is Annotated:
         annotation = annotation.__origin__
-    if get_origin(annotation) in (Union, types.UnionType):
+    if get_origin(annotation) in (Union, types.UnionType, Sequence, list, dict):
         return all(map(_is_plain, get_args(annotation)))
     plain = (int, float, bool, str, type(None))
     return get_origin(annotation) is Literal or annotation in plain

@@ -120,6 +120,15 @@ POSITIVE = "input should be greater than 0"
                 ("spider_dataset", "split_by", "record"),
             )
         ),
+        ("dataset.constructs=and", "dataset.constructs: input should be a valid array"),
+        (
+            "dataset={_component_: erjepa.datasets.paired_dataset, source: a, column_map: b}",
+            "dataset.column_map: input should be an object",
+        ),
+        (
+            "model.lora_attn_modules=[q]",
+            "model.lora_attn_modules: [0]: input should be 'q_proj'",
+        ),
         ("tokenizer.path=[3]", "tokenizer.path: input should be a valid string, got"),
         ("seed=-1", f"seed: {WHOLE}, got -1"),
         ("optimizer.lr=-1", f"optimizer.lr: {WHOLE}, got -1"),

@@ -32,7 +32,7 @@ def classification_dataset(
     split: str = "train",
     text: str = "text",
     label: str = "label",
-    options: Sequence[str] | None = None,
+    options: Sequence[str | int | bool] | None = None,
     question: str = "Which label does the text have?",
     max_examples: int | None = None,
     sample_seed: int | None = None,
@@ -64,6 +64,10 @@ def classification_dataset(
     chosen = sorted(counts) if options is None else [str(option) for option in options]
     if others := {name: counts[name] for name in counts if name not in chosen}:
         message = f"{source}: left out, as dataset.options={chosen} lacks their labels: {others}"
+        if any(isinstance(option, bool) for option in options or ()):
+            message += (
+                "; quote yes, no, true and false, which YAML reads as True and False"
+            )
         if len(others) == len(counts):
             raise ValueError(f"{message}; no record is left")
         utils.log_rank_zero(log, message)

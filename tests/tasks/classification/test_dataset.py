@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+import yaml
 
 from erjepa.datasets import Record
 from erjepa.tasks.classification import dataset
@@ -103,6 +104,14 @@ def test_options_that_no_record_has(tokenizer, tmp_path):
     source = write_jsonl(tmp_path / "reviews.jsonl", ROWS)
     with pytest.raises(ValueError, match=r"dataset.options=\['6'\].*no record is left"):
         classification_dataset(tokenizer, source=source, options=["6"], **KEYS)
+
+
+def test_options_without_quotes(tokenizer, tmp_path):
+    rows = [{"text": "a", "label": label} for label in ("yes", "no")]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    options = yaml.safe_load("[yes, no]")
+    with pytest.raises(ValueError, match="quote yes, no, .*; no record is left"):
+        classification_dataset(tokenizer, source=source, options=options)
 
 
 def test_balance_needs_a_number_of_pairs_to_keep(tokenizer, tmp_path):
