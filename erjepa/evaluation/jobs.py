@@ -328,8 +328,8 @@ class JobFinder:
         if trained and (other := sorted(dataset.wordings() - trained)):
             log.warning(
                 f"eval_dataset asks {one_line(other[0])!r}, and dataset "
-                f"{one_line(min(trained))!r}: the model was trained on another prompt; set the "
-                "same question, options or columns for both"
+                f"{one_line(min(trained))!r}: unless an earlier run was trained on the first "
+                "prompt, set the same question, options or columns for both"
             )
 
     def _warn_or_raise(self, problem: str) -> None:

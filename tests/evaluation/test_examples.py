@@ -62,6 +62,8 @@ def test_a_prompt_that_training_does_not_have_is_said(
     jobs.JobFinder(cfg, tokenizer).find([None])
     warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [said in line for line in warned] == ([] if said is None else [True])
+    # The training pairs of an earlier run, which may have had that prompt, are not read.
+    assert all("unless an earlier run was trained" in line for line in warned)
 
 
 def test_targets_are_looked_at_before_anything_is_generated():
