@@ -117,6 +117,7 @@ def _init(args: argparse.Namespace) -> None:
     from erjepa.datasets import paired_dataset
     from erjepa.datasets.messages import messages_of, not_read
     from erjepa.datasets.records import flat, load_records
+    from erjepa.utils.checked import checked
 
     if args.file.exists():
         raise FileExistsError(f"{args.file} exists; choose another name")
@@ -139,7 +140,9 @@ def _init(args: argparse.Namespace) -> None:
     own = {"_component_", *inspect.signature(paired_dataset).parameters} - {"split"}
     of_the_hub = {key: value for key, value in dataset.items() if key not in own}
     records = flat(load_records(source, **of_the_hub))
-    columns = messages_of(records, dataset.get("column_map"))
+    given = dataset.get("column_map") or {}
+    column_map = checked(dict[str, str], given, "dataset.column_map")
+    columns = messages_of(records, column_map)
     first = records[0]
     try:
         columns(first.fields)

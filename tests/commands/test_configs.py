@@ -93,6 +93,13 @@ def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     assert written.count(": description as source, regex as target.\n") == 1
 
 
+def test_a_column_map_that_is_no_mapping(here, capsys):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    with pytest.raises(SystemExit):
+        init("my.yaml", "--data", "pairs.jsonl", "dataset.column_map=prompt")
+    assert "dataset.column_map: input should be an object" in capsys.readouterr().err
+
+
 def test_records_that_cannot_be_trained_on_get_no_config(here, capsys):
     (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": ["b"]}\n')
     with pytest.raises(SystemExit):
