@@ -250,7 +250,9 @@ def _require_continued(
             place, then, now = found
             raise ValueError(
                 f"{path} was started with {place}={then}, not {now}. An experiment may gain "
-                "seeds, datasets and methods; for anything else choose another output_dir."
+                "seeds, datasets and methods. To change a method that has no results, first delete "
+                f"the folders of its cells in {path.parent / CELLS}; for anything else choose "
+                "another output_dir."
             )
     for name, values in _recipe_configs(experiment, datasets).items():
         if found := _difference(name, started.recipe_configs.get(name, values), values):

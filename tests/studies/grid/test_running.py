@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -240,10 +241,16 @@ def test_a_checkpoint_of_a_failed_cell_keeps_its_entries(fake, capsys, monkeypat
     assert run(fake, only, "seeds=[1]") == 1
     with pytest.raises(SystemExit):
         run(fake, only, "seeds=[1]", "overrides.epochs=13")
-    assert "was started with overrides.epochs=12" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "was started with overrides.epochs=12" in said
     with pytest.raises(SystemExit):
         run(fake, only, "seeds=[2]")
     assert "was started with seeds=[1], not []" in capsys.readouterr().err
+    # As the message says.
+    (cells,) = re.findall(r"delete the folders of its cells in (\S+);", said)
+    shutil.rmtree(Path(cells) / "synth" / "er-jepa")
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake, only, "seeds=[1]", "overrides.epochs=13") == 0
 
 
 def test_databases_are_looked_for_before_the_first_run(fake, capsys):
