@@ -111,7 +111,8 @@ def draw_curves(
     """
     how |= {"hue": "method", "style": "method", "palette": _styles(methods, _COLORS)}
     how |= {"markers": _styles(methods, "os^DvPX"), "dashes": _styles(methods, _DASHES)}
-    sns.lineplot(rows, x=x, y=y, ax=axes, errorbar="sd", markeredgewidth=0, **how)
+    if len(rows):  # without, seaborn warns of the palette
+        sns.lineplot(rows, x=x, y=y, ax=axes, errorbar="sd", markeredgewidth=0, **how)
     axes.set_ylabel(PERCENT)
     axes.grid()
 

@@ -216,7 +216,7 @@ def _draw_loss(axes: Axes, results: Results, name: str) -> None:
     log = results.output / name
     steps = pd.DataFrame(read_training_log(log) if log.is_file() else {}).T
     if "jepa_loss" in steps:
-        steps.jepa_loss.dropna().plot(ax=axes, color="#0f7fc0", linewidth=0.8)
+        axes.plot(steps.jepa_loss.dropna(), color="#0f7fc0", linewidth=0.8)
         axes.set_ylim(bottom=0)
         axes.grid()
     else:

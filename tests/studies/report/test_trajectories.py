@@ -135,6 +135,18 @@ def test_dynamics_are_those_of_whole_runs(tmp_path):
     assert list(line.get_ydata()) == pytest.approx(expected)
 
 
+@pytest.mark.filterwarnings("error")
+def test_dynamics_without_a_right_answer(tmp_path):
+    output = write_output(
+        tmp_path / "out", seeds=(1,), budgets=BUDGETS, examples=3, methods={"a": {}}
+    )
+    for row in read_rows(output / "results.jsonl"):
+        path = output / row["predictions"]
+        write_jsonl(path, [one | {"exact_match": False} for one in read_rows(path)])
+    figure, _ = build("dynamics", Results(output), "synth")
+    assert [len(axes.lines) > 0 for axes in figure.canvas.axes] == [True, True, False]
+
+
 def test_runs_that_end_elsewhere_are_compared_where_all_are_scored(tmp_path):
     """As a control with the tokens of another method."""
     output = write_output(
@@ -184,6 +196,7 @@ def test_alignment(results, predictions):
         assert last[5] == pytest.approx(statistics.mean(wrong))
     for part in (figure, table):
         assert "prediction and target" in part.caption
+    assert not figure.canvas.axes[0].get_legend_handles_labels()[1]  # its title says it
 
 
 def test_alignment_needs_cosines(tmp_path):
