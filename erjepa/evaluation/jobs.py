@@ -155,11 +155,13 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Say what has changed from :func:`data_of` a run to that of a config; empty: nothing."""
     changed = []
     if then["pairs"] != now["pairs"]:
-        changed.append(f"dataset had {then['pairs']}, and has {now['pairs']}")
+        changed.append(f"dataset had {then['pairs']}, and now has {now['pairs']}")
     if then["validation_seed"] != now["validation_seed"]:
-        changed.append(f"validation.seed was {then['validation_seed']}")
+        changed.append(f"validation.seed was {then['validation_seed']} then")
     if then["held_out"] != now["held_out"]:
-        changed.append(f"validation.size held out {counted(then['held_out'], 'pair')}")
+        changed.append(
+            f"validation.size held out {counted(then['held_out'], 'pair')} then"
+        )
     return " and ".join(changed)
 
 
@@ -268,7 +270,7 @@ class JobFinder:
         if changes := _changes(then, now):
             raise ValueError(
                 f"eval_split=validation: {path} may have been trained on pairs that are to be "
-                f"scored, since {changes} then; restore what the run had, or score pairs of "
+                f"scored, since {changes}; restore what the run had, or score pairs of "
                 "another file with eval_dataset"
             )
 
@@ -282,7 +284,7 @@ class JobFinder:
             then = checkpoint.progress_of(path).get("data") if path else None
             if then is not None and (changes := _changes(then, train.data)):
                 log.warning(
-                    f"{path} was trained on other pairs, since {changes} then: test pairs that "
+                    f"{path} was trained on other pairs, since {changes}: test pairs that "
                     "occur in training are not counted."
                 )
                 return None

@@ -431,7 +431,7 @@ def held_out(tmp_path_factory):
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ("dataset.size=65", "dataset had 64 pairs, .*, and has 65 pairs"),
+        ("dataset.size=65", "dataset had 64 pairs, .*, and now has 65 pairs"),
         ("validation.seed=1", "validation.seed was 0 then"),
         ("validation.size=6", "validation.size held out 5 pairs then"),
         ("validation.size=4", None),
@@ -454,11 +454,11 @@ def test_pairs_of_another_file_are_not_known_from_training(
     assert evaluate(tiny(held_out, *keys)).targets_in_train > 50
     monkeypatch.setattr(jobs.log, "warning", (tmp_path / "said").write_text)
     for changed, said in (
-        ("dataset.size=63", "dataset had 64 pairs, .*, and has 63 pairs, .*"),
-        ("validation.size=null", "validation.size held out 5 pairs"),
-        ("validation.seed=3", "validation.seed was 0"),
+        ("dataset.size=63", "dataset had 64 pairs, .*, and now has 63 pairs, .*"),
+        ("validation.size=null", "validation.size held out 5 pairs then"),
+        ("validation.seed=3", "validation.seed was 0 then"),
     ):
         summary = evaluate(tiny(held_out, *keys, changed))
         assert summary.targets_in_train is None and summary.unseen_pairs is None
-        expected = f"{held_out}/epoch_0_step_1 was trained on .*, since {said} then: "
+        expected = f"{held_out}/epoch_0_step_1 was trained on .*, since {said}: "
         assert re.match(expected, (tmp_path / "said").read_text())
