@@ -55,7 +55,7 @@ def move_peft_adapter(checkpoint: Path) -> None:
     folder.mkdir()
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     (checkpoint / WEIGHTS).unlink()
-    (checkpoint / CONFIG).rename(folder / CONFIG)
+    (checkpoint / CONFIG).replace(folder / CONFIG)
 
 
 def _is_torchtunes(names: Iterable[str]) -> bool:

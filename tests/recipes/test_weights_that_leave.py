@@ -189,7 +189,7 @@ def test_smollm2_leaves(tmp_path):
     base = logits_of(from_pretrained(SMOLLM2), tokens)
     assert (base - ours).abs().max() > 0.1
     merged = logits_of(from_pretrained(checkpoint), tokens)
-    torch.testing.assert_close(merged, ours, rtol=0, atol=1e-4)
+    torch.testing.assert_close(merged, ours, rtol=0, atol=2e-4)
     model = PeftModel.from_pretrained(from_pretrained(SMOLLM2), checkpoint / "adapter")
     torch.testing.assert_close(logits_of(model, tokens), ours, rtol=0, atol=1e-4)
 
