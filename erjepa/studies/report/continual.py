@@ -52,11 +52,12 @@ def continual(
     only_own = results.config.score_stages == "own"
     if only_own:  # they may have been scored on all before
         rows = rows[(rows.stage == last) | (rows.stage == rows.dataset)]
-    settings = {m: results.config.controls(m) for m in methods if m in set(rows.method)}
+    scored = set(rows.method)
+    settings = {m: results.config.controls(m) for m in methods if m in scored}
     sequences = [method for method, one in settings.items() if one.has_stages]
     trained_on = {m: one.trains_on for m, one in settings.items() if not one.has_stages}
-    trained = [method for method, one in settings.items() if one.trains_on != "nothing"]
-    if rows[(rows.stage == last) & rows.method.isin(trained)].empty:
+    at_end = rows[rows.stage == last]
+    if all(trained_on.get(method) == "nothing" for method in at_end.method):
         raise Unavailable("no run has reached the end of the sequence")
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
     ends = wide.xs(last, level="stage")
@@ -80,7 +81,6 @@ def continual(
             columns=min(3, len(names)),
         )
 
-    at_end = rows[rows.stage == last]
     picture, panels = canvas(len(names))
     for name, panel in zip(names, panels, strict=True):
         draw_bars(panel, at_end[at_end.dataset == name], "accuracy", "method", methods)
