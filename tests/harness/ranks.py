@@ -94,11 +94,31 @@ def kill_at_call(
     after it runs.
     """
 
+    calls = itertools.count(1)
+    return kill_when(owner, name, lambda *_, **__: next(calls) == call, after=after)
+
+
+def kill_at_rename(
+    *, of: str | None = None, to: str | None = None, after: bool = False
+) -> Callable[[], None]:
+    """As :func:`kill_at_call`, at the first ``os.rename`` of or to a file or folder of a name."""
+
+    def is_doomed(source, target):
+        return source.name == of or target.name == to
+
+    return kill_when(os, "rename", is_doomed, after=after)
+
+
+def kill_when(
+    owner: Any, name: str, is_doomed: Callable[..., bool], *, after: bool = False
+) -> Callable[[], None]:
+    """As :func:`kill_at_call`, at a call whose arguments ``is_doomed``."""
+
     def arm() -> None:
-        original, calls = getattr(owner, name), itertools.count(1)
+        original = getattr(owner, name)
 
         def lethal(*args, **kwargs):
-            doomed = next(calls) == call
+            doomed = is_doomed(*args, **kwargs)
             if doomed and not after:
                 os.kill(os.getpid(), signal.SIGKILL)
             result = original(*args, **kwargs)

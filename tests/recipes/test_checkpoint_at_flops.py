@@ -1,6 +1,5 @@
 """At each budget of FLOPs the adapter of that step is saved, once, on any number of ranks."""
 
-import os
 import shutil
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import torch
 from erjepa.checkpoints import checkpoint
 from erjepa.training.run.saving import RunCheckpoints
 from tests.harness.cases import some_of
-from tests.harness.ranks import kill_at_call
+from tests.harness.ranks import kill_at_call, kill_at_rename
 from tests.harness.runs import (
     assert_same,
     kill_at_step,
@@ -110,10 +109,10 @@ def test_the_step_that_reaches_stop_flops_is_kept(base, data, tmp_path, budgets)
     assert_same(adapter(tmp_path / "flops_1"), adapter(tmp_path / "epoch_0_step_5"))
 
 
-# Rank 0 is killed within the write of a checkpoint, by the count of the renames that put them
-# in place: epoch_0_step_2, flops_0, epoch_0_step_4, flops_1, epoch_0, flops_2, flops_3, ...
+# Rank 0 is killed within the write of a checkpoint. They are written in this order:
+# epoch_0_step_2, flops_0, epoch_0_step_4, flops_1, epoch_0, flops_2, flops_3, ...
 KILLS = {
-    "between flops_2 and flops_3": kill_at_call(os, "rename", 6, after=True),
+    "between flops_2 and flops_3": kill_at_rename(to="flops_2", after=True),
     "within the adapter of flops_3": kill_at_call(
         RunCheckpoints, "_export", 7, after=True
     ),

@@ -19,7 +19,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
 from tests.harness.cases import some_of
-from tests.harness.ranks import kill_at_call
+from tests.harness.ranks import kill_at_call, kill_at_rename
 from tests.harness.runs import (
     assert_close_logs,
     assert_resumes,
@@ -43,8 +43,8 @@ KILLS = {
     "before weights are written": kill_at_call(RunCheckpoints, "_export", 3),
     "after weights are written": kill_at_call(RunCheckpoints, "_export", 3, after=True),
     "before recipe state is written": kill_at_call(torch, "save", 6),
-    "before the rename": kill_at_call(os, "rename", 3),
-    "after the rename": kill_at_call(os, "rename", 3, after=True),
+    "before the rename": kill_at_rename(to="epoch_0"),
+    "after the rename": kill_at_rename(to="epoch_0", after=True),
 }
 
 

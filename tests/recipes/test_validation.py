@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-import signal
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 )
 from tests.harness.cases import some_of
 from tests.harness.data import chat, write_jsonl
-from tests.harness.ranks import kill_at_call
+from tests.harness.ranks import kill_at_call, kill_at_rename, kill_when
 from tests.harness.runs import (
     assert_same,
     evaluate,
@@ -286,25 +285,21 @@ def test_accuracy_comes_before_loss(base, data, tmp_path, monkeypatch):
     assert best_before == [1, 2, 3, 3, 3, 6, 6, 6, 6]
 
 
-def kill_at_link():
-    """The process, about to make ``best`` lead to the fourth that was the best so far."""
-    original, calls = os.replace, itertools.count(1)
+LINKS = itertools.count(1)
 
-    def replace(source, target):
-        if target.name == checkpoint.BEST and next(calls) == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-        original(source, target)
 
-    os.replace = replace
+def leads_to_the_fourth(_, target):
+    """Whether ``best`` is about to lead to the fourth that was the best so far."""
+    return target.name == checkpoint.BEST and next(LINKS) == 4
 
 
 # Where rank 0 is killed, and the newest checkpoint to go on from. The fourth best is kept at the
-# fourth step; the eighth renaming is that of the third best, which then is deleted.
+# fourth step; then the third one is deleted.
 KILLS = {
     "before best leads to it": (kill_at_call(checkpoint, "set_best", 4), 3),
-    "when best leads to it": (kill_at_link, 3),
-    "before the older one goes": (kill_at_call(os, "rename", 8), 3),
-    "while the older one goes": (kill_at_call(os, "rename", 8, after=True), 3),
+    "when best leads to it": (kill_when(os, "replace", leads_to_the_fourth), 3),
+    "before the older one goes": (kill_at_rename(of="best_step_3"), 3),
+    "while the older one goes": (kill_at_rename(of="best_step_3", after=True), 3),
     "after the best is kept": (kill_at_call(checkpoint, "set_best", 4, after=True), 3),
     "with the best of all kept": (kill_at_step(8), 6),
 }
