@@ -173,13 +173,13 @@ def _next_commands(run: Path, choice: Choice) -> list[str]:
     if choice.source is not None:
         options = ["--source", choice.source]
     commands = []
-    for config in sorted(run.absolute().parent.glob(f"*/{CONFIG}")):
-        if _starts_from(config, run) and _folders(config.parent):
+    whole = Path(os.path.abspath(run))
+    for config in sorted(whole.parent.glob(f"*/{CONFIG}")):
+        if _starts_from(config, whole) and _folders(config.parent):
             command = ["erjepa", "memory", "forget", str(config.parent), *options]
             commands.append(f"  {shlex.join(command)}")
-    name = run.absolute().name
-    said = f"These runs started with a memory of {name}; if it was this one, delete there, too:"
-    return [said, *commands] if commands else []
+    said = f"These runs started with a memory of {whole.name}; if it was this one, delete there,"
+    return [f"{said} too:", *commands] if commands else []
 
 
 def _starts_from(config: Path, run: Path) -> bool:
@@ -190,8 +190,11 @@ def _starts_from(config: Path, run: Path) -> bool:
     starts = (values.get("replay") or {}).get("init_from")
     starts = starts if isinstance(starts, list) else [starts] if starts else []
     output_dir, folder = values.get("output_dir", ""), config.parent.absolute()
-    paths = (moved_along(start, output_dir, folder).absolute() for start in starts)
-    return any(path.is_relative_to(run.absolute()) for path in paths)
+    paths = (
+        os.path.abspath(moved_along(start, output_dir, folder)) for start in starts
+    )
+    folders = (part for path in map(Path, paths) for part in (path, *path.parents))
+    return any(part.exists() and part.samefile(run) for part in folders)
 
 
 def _log(path: Path, ids: list[int], choice: Choice) -> None:

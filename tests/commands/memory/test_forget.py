@@ -184,7 +184,10 @@ def test_scored_pairs_are_not_searched(run, capsys):
     assert said in capsys.readouterr().out.splitlines()
 
 
-def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys):
+@pytest.mark.parametrize("way", ["", "elsewhere/..", "link"])
+def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys, way):
+    """Whichever path leads to the run."""
+    (tmp_path / "link").symlink_to(tmp_path)
     starts = {
         "by_name": "run",
         "one_of_many": f"[elsewhere, {run}/epoch_1]",
@@ -201,17 +204,18 @@ def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys):
         config.parent.mkdir(exist_ok=True)
         config.write_text(f"output_dir: {name}\nreplay:\n  init_from: {start}\n")
     (tmp_path / "of_none" / "torchtune_config.yaml").write_text("replay: [")
+    folder = os.path.normpath(tmp_path / way)
     for options, given in (
         (["--match", "of Ann"], "--match 'of Ann'"),
         (["--source", "new"], "--source new"),
         (["--ids", "0"], "--match TEXT"),
     ):
-        forget(run, *options, "--dry-run")
+        forget(tmp_path / way / "run", *options, "--dry-run")
         assert "These runs" not in capsys.readouterr().out
-        forget(run, *options)
+        forget(tmp_path / way / "run", *options)
         said = capsys.readouterr().out.splitlines()
         assert said[said.index(next(s for s in said if "These runs" in s)) + 1 :] == [
-            f"  erjepa memory forget {tmp_path}/{name} {given}"
+            f"  erjepa memory forget {folder}/{name} {given}"
             for name in ("by_name", "one_of_many")
         ]
 
