@@ -45,12 +45,18 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
 
     Raises:
         FileNotFoundError: if the run has no memory.
-        ValueError: if a memory is damaged, its texts are missing, or not one dataset has the name.
+        ValueError: if ``run`` is no run; if a memory is damaged, its texts are missing, or not one
+            dataset has the name.
     """
     if (run / PROGRESS).exists():
         raise ValueError(
             f"{run} is one checkpoint; give the folder of its run, all of whose "
             "checkpoints lose a pair"
+        )
+    if (run / ABOUT).exists():
+        raise ValueError(
+            f"{run} is one memory; give the folder of its run or, of a copy, the folder in which it "
+            f"is named {MEMORY}"
         )
     if not _folders(run):
         raise FileNotFoundError(

@@ -302,6 +302,7 @@ def test_a_copied_memory_loses_them_too(run, tmp_path):
         (None, ["--source", "x"], "--source x: the datasets are old, new"),
         ("epoch_0/memory/texts.jsonl", ["--ids", 0], "texts.jsonl has 9 bytes, not"),
         ("epoch_0/progress.json", ["--ids", 0], "epoch_0 is one checkpoint; give the"),
+        ("memory", ["--ids", 0], "epoch_0/memory is one memory; give"),
         ("none", ["--ids", 0], "none holds no memory"),
         ("textless", ["--match", "x"], "--match: .* has no texts"),
         ("held", ["--ids", 0], "another run is running on .*: process"),
@@ -311,6 +312,8 @@ def test_errors_are_one_line_and_change_nothing(run, harm, options, message, cap
     folder, lock = run, None
     if harm == "none":
         folder = run / "none"
+    elif harm == "memory":
+        folder = run / "epoch_0" / "memory"
     elif harm == "textless":
         (run / "epoch_0" / "memory" / "texts.jsonl").unlink()
         write_manifest(run / "epoch_0")
