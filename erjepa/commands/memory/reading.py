@@ -149,8 +149,8 @@ def address_table(stored: StoredMemory) -> tuple[AddressTable, Addresses]:
     """
     if not stored.has_addresses:
         raise ValueError(
-            f"{stored.folder} holds no addresses, since its run selected pairs without them; a "
-            "run with replay.selection=content or mixed stores them"
+            f"{stored.folder} holds no addresses; a run with replay.selection=content or mixed "
+            "stores them"
         )
     values = stored.tensors["address_values"]
     indices = stored.tensors.get("address_indices")

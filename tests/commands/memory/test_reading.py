@@ -216,6 +216,7 @@ def test_the_command(tmp_path, capsys):
     "arguments, message",
     [
         (["run", "--neighbors", "5"], "slots 0 to 4"),
+        (["none", "--neighbors", "0"], "none/epoch_0/memory holds no addresses; a run"),
         (["run", "--top", "-1"], "--top -1: must be at least 1"),
         (["run", "--csv", "no/m.csv"], "--csv no/m.csv: no is not a folder"),
         (["run", "--csv", "mine.csv"], "--csv mine.csv exists; choose another name"),
@@ -241,6 +242,7 @@ def test_errors_are_one_line(tmp_path, monkeypatch, arguments, message, capsys):
     (run / "epoch_0" / "progress.json").touch()
     (tmp_path / "link.csv").symlink_to(run / "epoch_0" / "memory" / "texts.jsonl")
     (tmp_path / "mine.csv").touch()
+    write_run(tmp_path / "none", address="none")
     log = write_run(tmp_path / "broken") / EXAMPLE_ERRORS
     log.write_text("step,example,replayed,lm_loss,jepa_loss\n1,2,\xff\n")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
