@@ -402,6 +402,18 @@ def test_a_memory_without_addresses_is_resumed_or_gets_them(
     assert open_memory(tmp_path / "new").has_addresses
 
 
+def test_addresses_that_are_not_stored_take_no_pass(
+    base, first, other_data, tmp_path, monkeypatch
+):
+    passes = []
+    monkeypatch.setattr(Passes, "measure", lambda *args: passes.append(args))
+    settings = {**CONTINUAL, "replay__init_addresses": "recomputed"}
+    settings["continue_from"] = first / "lm"
+    cfg = config(base, other_data, tmp_path, **settings)
+    found = at_start(cfg, 1, lambda recipe: (len(recipe._memory.replay), len(passes)))
+    assert found == (24, 0)
+
+
 def test_a_file_that_is_written_anew_is_another_dataset(base, data, first, tmp_path):
     cfg = config(base, data, tmp_path / "second", continue_from=first / "lm", **LM)
     train(cfg)

@@ -21,9 +21,11 @@ def recompute(
     scores: bool,
     addresses: bool,
 ) -> None:
-    """Recompute scores, addresses or both of all slots."""
+    """Recompute scores, addresses or both of all slots, where slots have addresses."""
     memory = replay.memory
     table = memory.address_table if addresses else None
+    if not scores and table is None:
+        return
     segments = (memory.segments([slot])[0] for slot in range(len(memory)))
     for slots, result in measured(segments, run, passes):
         at = torch.tensor(slots, device=memory.device)
