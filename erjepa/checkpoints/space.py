@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from erjepa.configs import Config
 
@@ -59,7 +59,7 @@ class CheckpointSizes(NamedTuple):
 
 def checkpoint_sizes(
     cfg: Config,
-    base: Iterable[Tensor],
+    model: int,
     trained: Iterable[nn.Parameter],
     *,
     has_adapters: bool,
@@ -68,13 +68,13 @@ def checkpoint_sizes(
     """Return the sizes of a run's checkpoints.
 
     Args:
-        base: weights of the base model, as stored in its files.
+        model: bytes of the whole model in ``dtype``, as it is exported.
         trained: trainable weights, sharded or not.
         has_adapters: whether the trainable weights are adapters.
         memory: bytes of the episodic memory.
     """
     averaged = cfg.ema_decay is not None
-    weights = 0 if cfg.save_adapter_weights_only else sum(w.nbytes for w in base)
+    weights = 0 if cfg.save_adapter_weights_only else model
     trained = list(trained)
     trained_bytes = sum(p.nbytes for p in trained)
     average = 4 * sum(p.numel() for p in trained) if averaged else 0

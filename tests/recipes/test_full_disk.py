@@ -122,6 +122,16 @@ def test_sizes(base, data, tmp_path, averaged):
     assert 0.9 < taken / size < 1.5
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_model_is_counted_in_the_dtype_that_it_is_exported_in(
+    base, data, tmp_path, dtype
+):
+    cfg = config(base, data, tmp_path, stop__steps=1, dtype=dtype)
+    (weights,) = train(cfg, 1, lambda recipe: recipe._checkpoints._sizes.weights)
+    (model,) = (tmp_path / "epoch_0_step_1").glob("model*.safetensors")
+    assert 1 < model.stat().st_size / weights < 1.1
+
+
 @pytest.mark.parametrize("selection", ["uniform", "content"])
 def test_the_memory_is_counted(base, data, tmp_path, selection):
     """That of all pairs, in which the addresses of ``content`` are most of the bytes."""

@@ -347,13 +347,14 @@ def _disk(run: PreparedRun, memory: int) -> str:
     folder = Path(cfg.output_dir)
     require_fresh_output(cfg, resume=bool(cfg.resume_from_checkpoint))
     dtype, _ = dtypes_of(cfg)
+    base = (
+        weight
+        for weight in run.model.decoder.parameters()
+        if not (trainable.has_adapters and weight.requires_grad)
+    )
     sizes = checkpoint_sizes(
         cfg,
-        [
-            torch.empty(weight.shape, dtype=dtype, device="meta")
-            for weight in run.model.decoder.parameters()
-            if not (trainable.has_adapters and weight.requires_grad)
-        ],
+        dtype.itemsize * sum(weight.numel() for weight in base),
         [p for p in run.model.parameters() if p.requires_grad],
         has_adapters=trainable.has_adapters,
         memory=memory,

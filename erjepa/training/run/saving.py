@@ -27,6 +27,7 @@ from erjepa.checkpoints.space import (
 from erjepa.configs import Config
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.distributed import on_rank_zero
+from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import free_gathered, gather, trained_by_name
 from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.memory import RunMemory
@@ -84,9 +85,11 @@ class RunCheckpoints:
         self._is_resumed = start.state is not None
         self._saved_at = self._progress.steps
         self._warn_of_past_budgets()
+        dtype, _ = dtypes_of(cfg)
+        base = start.weights.base.values()
         self._sizes = checkpoint_sizes(
             cfg,
-            start.weights.base.values(),
+            dtype.itemsize * sum(weight.numel() for weight in base),
             [p for p in self._model.parameters() if p.requires_grad],
             has_adapters=trainable.has_adapters,
             memory=memory.most_bytes,
