@@ -15,6 +15,7 @@ import erjepa.configs
 from erjepa.checkpoints.prompt_format import write_prompt_format
 from erjepa.checkpoints.served_chat import Serving
 from erjepa.configs import Config
+from erjepa.datasets import require_sources
 from erjepa.evaluation.validation import Validation
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.build import activation_offloading, set_up_model
@@ -92,6 +93,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         device, resume = self._device, self._resume
         attention = attention_of(self._cfg, device)
         cfg = erjepa.configs.require_files(self._cfg)
+        require_sources(cfg.dataset)
+        if cfg.eval_dataset is not None:  # before hours of training
+            require_sources(cfg.eval_dataset, "eval_dataset")
         cfg, starts = find_starts(cfg, resume=resume)
         prepared = self._prepared = PreparedRun(cfg, device, attention)
         tokenizer = prepared.texts.fingerprint

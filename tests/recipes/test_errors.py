@@ -16,7 +16,7 @@ from erjepa.objective.loss import JEPALoss
 from erjepa.training.model.sharding import local_part
 from tests.harness.data import chat, write_records
 from tests.harness.models import write_base
-from tests.harness.runs import small_config, train
+from tests.harness.runs import paired, small_config, train
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +83,11 @@ def test_bad_files(attempt, tmp_path, lines, message):
         attempt(path)
 
 
-def test_missing_file(attempt, tmp_path):
+@pytest.mark.parametrize("key", ["dataset", "eval_dataset"])
+def test_missing_file(attempt, tmp_path, key):
     with pytest.raises(FileNotFoundError, match="absent.jsonl: no such file"):
-        attempt(tmp_path / "absent.jsonl")
+        attempt(**paired(key, tmp_path / "absent.jsonl"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("key", ["checkpointer__checkpoint_dir", "tokenizer__path"])
