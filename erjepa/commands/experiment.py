@@ -38,26 +38,23 @@ def main(arguments: Sequence[str]) -> int:
         if name in ("run", "show"):
             command.add_overrides()
     args = parser.parse_args(arguments)
-    try:
-        with parser.errors(args):
-            from erjepa.studies.grid.config import load_experiment, output_of
-            from erjepa.studies.grid.status import cancel_jobs, status
+    with parser.errors(args):
+        from erjepa.studies.grid.config import load_experiment, output_of
+        from erjepa.studies.grid.status import cancel_jobs, status
 
-            if args.command == "status":
-                print(*status(output_of(args.name)), sep="\n")
-                return 0
-            if args.command == "cancel":
-                cancelled = counted(cancel_jobs(output_of(args.name)), "job")
-                print(f"Cancelled {cancelled}. Run again to resume.")
-                return 0
-            experiment = load_experiment(args.name, args.overrides)
-            if experiment.report:  # before hours of training
-                from erjepa.studies.report.build import sections_of
+        if args.command == "status":
+            print(*status(output_of(args.name)), sep="\n")
+            return 0
+        if args.command == "cancel":
+            cancelled = counted(cancel_jobs(output_of(args.name)), "job")
+            print(f"Cancelled {cancelled}. Run again to resume.")
+            return 0
+        experiment = load_experiment(args.name, args.overrides)
+        if experiment.report:  # before hours of training
+            from erjepa.studies.report.build import sections_of
 
-                sections_of(experiment)
-            return _run(experiment) if args.command == "run" else _show(experiment)
-    except KeyboardInterrupt:
-        return 130
+            sections_of(experiment)
+        return _run(experiment) if args.command == "run" else _show(experiment)
 
 
 def _run(experiment: "Experiment") -> int:

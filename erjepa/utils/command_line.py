@@ -76,9 +76,15 @@ class CommandLine(argparse.ArgumentParser):
 
     @contextlib.contextmanager
     def errors(self, arguments: argparse.Namespace) -> Iterator[None]:
-        """Report user errors of the block, as the module's docstring describes, and exit."""
+        """Report user errors of the block, as the module's docstring describes, and exit. Ctrl-C
+        exits with 130.
+        """
         try:
             yield
+        except KeyboardInterrupt:
+            if "traceback" in arguments:
+                raise
+            sys.exit(128 + signal.SIGINT)
         except Exception as error:
             if "traceback" in arguments or not is_users(error):
                 raise

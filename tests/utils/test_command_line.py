@@ -83,10 +83,23 @@ def test_an_error_that_was_never_raised_is_a_fault():
     assert not is_users(ValueError("x"))
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
 def attempt(*arguments, function=lambda: ReplaySettings(weight_min=5)):
     parser = CommandLine(prog="program")
     with parser.errors(parser.parse_args(arguments)):
         function()
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(capsys):
+    with pytest.raises(SystemExit) as end:
+        attempt(function=interrupt)
+    assert end.value.code == 130
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(KeyboardInterrupt):
+        attempt("--traceback", function=interrupt)
 
 
 def test_one_message_and_exit_code_2(capsys):
