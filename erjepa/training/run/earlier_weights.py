@@ -262,7 +262,7 @@ def load_adapter(
         raise ValueError(f"{named} is an adapter, and the model has none")
     predictor, alpha = None, cfg.model.get("lora_alpha")
     if (path / checkpoint.ADAPTER).is_file():
-        weights, predictor = checkpoint.load_trained(path)
+        weights, predictor = checkpoint.load_torchtune_adapter(path)
         before = _trained_with(path).get("lora_alpha", alpha)
         weights = rescaled(weights, before / alpha)
     else:
