@@ -73,12 +73,13 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
     else:
         base = load_whole_weights(path, cfg)
     weights = {**base, **(adapter or initial_adapter_state(model, 0))}
-    require_same_model(
-        dict(model.named_parameters()),
-        weights,
-        str(path or cfg.checkpointer.get("checkpoint_dir")),
-    )
-    model.load_state_dict(weights)
+    parameters = dict(model.named_parameters())
+    where = str(path or cfg.checkpointer.get("checkpoint_dir"))
+    require_same_model(parameters, weights, where)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            # Cast before NF4 quantizes, as in training.
+            parameter.copy_(weights[name].to(parameter.device, parameter.dtype))
     if adapter is None:
         call_in_modules(model, "initialize_dora_magnitude")
 
