@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import (
+    AutoModelForCausalLM,
     AutoTokenizer,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -147,6 +148,14 @@ def trained_config(name, output_dir, *overrides):
         name,
     )
     return cfg, cfg.tokenizer.build()
+
+
+def test_transformers_loads_the_weights_in_the_dtype_in_which_they_are_stored(tmp_path):
+    """Not in bfloat16, that of the base."""
+    cfg, _ = trained_config("tiny_synth", tmp_path, "stop.steps=1")
+    train(cfg)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "epoch_0_step_1")
+    assert model.dtype == torch.float32
 
 
 @pytest.mark.slow

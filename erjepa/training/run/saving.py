@@ -313,11 +313,23 @@ class RunCheckpoints:
             for file in (peft_adapter.WEIGHTS, peft_adapter.CONFIG):
                 (folder / file).unlink(missing_ok=True)
         peft_adapter.move_peft_adapter(folder)
+        if not adapter_only:
+            _write_dtype(folder / "config.json", dtypes_of(self._cfg)[0])
         write_serving(folder, self._serving)
         text = json.dumps(progress, indent=2) + "\n"
         (folder / checkpoint.PROGRESS).write_text(text)
         if predictor is not None:
             torch.save(predictor, folder / checkpoint.PREDICTOR)
+
+
+def _write_dtype(file: Path, dtype: torch.dtype) -> None:
+    """Set the dtype in which transformers and servers load a model, which was that of its base."""
+    if not file.is_file():
+        return
+    config = json.loads(file.read_bytes())
+    names = [name for name in ("dtype", "torch_dtype") if name in config]
+    config |= dict.fromkeys(names, str(dtype).removeprefix("torch."))
+    file.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _in_decoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
