@@ -206,7 +206,11 @@ def place_of(experiment: Experiment, dataset: str) -> str:
 
 
 def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Load the config of a run with the overrides of several places; earlier places win."""
+    """Load the config of a run with the overrides of several places; earlier places win.
+
+    Raises:
+        ValueError: naming the place that brings the error, or the config if none does.
+    """
     overrides: dict[str, Any] = {}
     for place, keys in reversed(list(places.items())):
         overrides |= keys
@@ -219,9 +223,12 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
     try:
         return load_run(config, overrides)
     except ValueError as error:
-        named = (
-            place
-            for place, keys in places.items()
-            if any(key.lstrip("~") in str(error) for key in keys)
-        )
-        raise ValueError(f"{next(named, [*places][0])}: {error}") from None
+        if not places:
+            raise ValueError(f"{config}: {error}") from None
+        place, *others = places
+        try:
+            _check_run(config, {other: places[other] for other in others})
+        except (ValueError, OSError) as without:
+            if str(without).endswith(str(error)):
+                raise
+        raise ValueError(f"{place}: {error}") from None

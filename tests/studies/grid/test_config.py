@@ -249,7 +249,11 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
             "stop.tokens_of=a must be a method that runs on every dataset",
         ),
         (["overrides.epoch=2"], r"overrides: .*epoch. Did you mean epochs\?"),
-        (["overrides.replay.wieght=2"], r"replay.wieght. Did you mean replay.weight\?"),
+        (
+            ["overrides.replay.wieght=2"],
+            r"overrides: .*replay.wieght. Did you mean replay.weight\?",
+        ),
+        (["overrides.optimizr.lr=2"], "overrides: unknown config key optimizr"),
         (["methods={a: {replai.weight: 0}}"], r"methods: a: .*replai. Did you mean"),
         (["evaluation.max_tokens=2"], r"evaluation: unknown config key max_tokens"),
         (
@@ -289,6 +293,13 @@ def test_what_is_absent_is_listed(load):
         load(VALID, "datasets={a: tiny_sinth}")
     with pytest.raises(ValueError, match="output_dir: field required"):
         load(VALID.replace("output_dir", "# "))
+
+
+def test_errors_of_a_config_name_it(load, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("defaults: tiny_synth\nepoch: 2\n")
+    with pytest.raises(ValueError, match=r"own\.yaml: unknown config key epoch"):
+        load(VALID, f"datasets={{a: {path}}}")
 
 
 def test_every_file_is_packaged():
