@@ -79,6 +79,10 @@ class _Grid:
                         self._running[future] = cell, runner, time.monotonic()
                     for future in wait(self._running, return_when=FIRST_COMPLETED).done:
                         self._end(future)
+            except (KeyboardInterrupt, SystemExit):
+                runs = counted(len(self._running), "run")
+                print(f"Stopping {runs}. Run again to resume.", flush=True)
+                raise
             finally:
                 stopping.append(True)
         return self._failed

@@ -571,6 +571,7 @@ def test_the_processes_of_a_killed_grid_end(tmp_path, number):
     assert grid.wait() != 0
     if number != signal.SIGKILL:  # it saw to it itself
         assert not descendants(tmp_path)
+        assert "Stopping 2 runs. Run again to resume.\n" in grid.printed()
     wait_for(lambda: not descendants(tmp_path), seconds=5)
 
 
