@@ -270,3 +270,15 @@ def test_joint_training_may_end_before_any_sequence(output):
     assert kept.name == "continual_kept"
     for table in (matrix, measures):
         assert set(table.frame["Method"]) == {"Joint"}
+
+
+def test_what_is_missing_is_the_end_of_the_sequence(output):
+    path = output / "results.jsonl"
+    rows = [
+        row
+        for row in read_rows(path)
+        if (row["method"], row["stage"], row["seed"]) != ("SFT", "a", 2)
+    ]
+    write_jsonl(path, rows)
+    page = " ".join(build_report(output).read_text().split())
+    assert "SFT on b, at the end of the sequence: nothing of seed 2.</li>" in page
