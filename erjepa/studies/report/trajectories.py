@@ -1,7 +1,7 @@
 """Sections on changes between checkpoints: drops of accuracy, predictions, alignment."""
 
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -142,7 +142,7 @@ def alignment(
     dataset: str,
     methods: list[str],
     seed: int | None = None,
-    column: str = "cosine",
+    column: Literal["cosine", "cosine_of_input"] = "cosine",
 ) -> Parts:
     """Cosine of embeddings, and correctness, of each example over checkpoints.
 

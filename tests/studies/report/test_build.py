@@ -134,6 +134,10 @@ def test_sections_are_as_asked(tmp_path):
             "drops_by_accuracy: width: input should be greater than or equal to 1",
         ),
         ({"section": "drops", "weights": "best"}, "drops: weights: .*'last' or 'ema'"),
+        (
+            {"section": "alignment", "column": "cosine_of_prompt"},
+            "alignment: column: input should be 'cosine' or 'cosine_of_input'",
+        ),
         ({"section": "significance", "reference": "x"}, "method 'x' is none of"),
         ({"section": "continual", "curves": ["x"]}, "method 'x' is none of SFT, "),
     ],
