@@ -312,9 +312,7 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return trained, {**state, "predictor": load_predictor(path)}
 
 
-def load_torchtune_adapter(
-    folder: Path,
-) -> tuple[dict[str, Tensor], Tensor | None]:
+def load_torchtune_adapter(folder: Path) -> tuple[dict[str, Tensor], Tensor | None]:
     """Load the adapter of a checkpoint in torchtune's format, and the embeddings of its predictor
     tokens, [k, H], if they were trained.
 

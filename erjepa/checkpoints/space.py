@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from erjepa.configs import Config
 
@@ -59,21 +60,24 @@ class CheckpointSizes(NamedTuple):
 
 def checkpoint_sizes(
     cfg: Config,
-    model: int,
+    base: Iterable[Tensor],
     trained: Iterable[nn.Parameter],
     *,
+    dtype: torch.dtype,
     has_adapters: bool,
     memory: int,
 ) -> CheckpointSizes:
     """Return the sizes of a run's checkpoints.
 
     Args:
-        model: bytes of the whole model in ``dtype``, as it is exported.
+        base: weights of the base model.
         trained: trainable weights, sharded or not.
+        dtype: of the exported model.
         has_adapters: whether the trainable weights are adapters.
         memory: bytes of the episodic memory.
     """
     averaged = cfg.ema_decay is not None
+    model = dtype.itemsize * sum(weight.numel() for weight in base)
     weights = 0 if cfg.save_adapter_weights_only else model
     trained = list(trained)
     trained_bytes = sum(p.nbytes for p in trained)

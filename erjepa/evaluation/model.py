@@ -11,6 +11,7 @@ from torchtune.modules.peft import get_adapter_params
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.configs import Config
+from erjepa.training.model import sharding
 from erjepa.training.model.adapter_layers import correct_dora
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import (
@@ -76,10 +77,8 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
     parameters = dict(model.named_parameters())
     where = str(path or cfg.checkpointer.get("checkpoint_dir"))
     require_same_model(parameters, weights, where)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            # Cast before NF4 quantizes, as in training.
-            parameter.copy_(weights[name].to(parameter.device, parameter.dtype))
+    device = next(model.parameters()).device
+    sharding.load_weights(cfg, model, weights, device)
     if adapter is None:
         call_in_modules(model, "initialize_dora_magnitude")
 

@@ -93,7 +93,6 @@ def kill_at_call(
     """A function that makes the ``call``-th call of ``owner.name`` kill its process, before or
     after it runs.
     """
-
     calls = itertools.count(1)
     return kill_when(owner, name, lambda *_, **__: next(calls) == call, after=after)
 

@@ -1,6 +1,5 @@
 """Validation measures the model on held-out pairs without changing the training."""
 
-import itertools
 import os
 import shutil
 from dataclasses import replace
@@ -285,12 +284,9 @@ def test_accuracy_comes_before_loss(base, data, tmp_path, monkeypatch):
     assert best_before == [1, 2, 3, 3, 3, 6, 6, 6, 6]
 
 
-LINKS = itertools.count(1)
-
-
-def leads_to_the_fourth(_, target):
-    """Whether ``best`` is about to lead to the fourth that was the best so far."""
-    return target.name == checkpoint.BEST and next(LINKS) == 4
+def leads_to_the_fourth(link, target):
+    """Whether ``best`` is about to lead to the best of the fourth step."""
+    return target.name == checkpoint.BEST and link.readlink().name == "best_step_4"
 
 
 # Where rank 0 is killed, and the newest checkpoint to go on from. The fourth best is kept at the

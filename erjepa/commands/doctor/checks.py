@@ -354,8 +354,9 @@ def _disk(run: PreparedRun, memory: int) -> str:
     )
     sizes = checkpoint_sizes(
         cfg,
-        dtype.itemsize * sum(weight.numel() for weight in base),
+        base,
         [p for p in run.model.parameters() if p.requires_grad],
+        dtype=dtype,
         has_adapters=trainable.has_adapters,
         memory=memory,
     )

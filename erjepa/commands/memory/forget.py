@@ -184,8 +184,9 @@ def _next_commands(run: Path, choice: Choice) -> list[str]:
         if _starts_from(config, whole) and _folders(config.parent):
             command = ["erjepa", "memory", "forget", str(config.parent), *options]
             commands.append(f"  {shlex.join(command)}")
-    said = f"These runs started with a memory of {whole.name}; if it was this one, delete there,"
-    return [f"{said} too:", *commands] if commands else []
+    name = whole.name
+    said = f"These runs started with a memory of {name}; if it was this one, delete there, too:"
+    return [said, *commands] if commands else []
 
 
 def _starts_from(config: Path, run: Path) -> bool:
@@ -196,11 +197,11 @@ def _starts_from(config: Path, run: Path) -> bool:
     starts = (values.get("replay") or {}).get("init_from")
     starts = starts if isinstance(starts, list) else [starts] if starts else []
     output_dir, folder = values.get("output_dir", ""), config.parent.absolute()
-    paths = (
-        os.path.abspath(moved_along(start, output_dir, folder)) for start in starts
-    )
-    folders = (part for path in map(Path, paths) for part in (path, *path.parents))
-    return any(part.exists() and part.samefile(run) for part in folders)
+    for start in starts:
+        path = Path(os.path.abspath(moved_along(start, output_dir, folder)))
+        if any(part.exists() and part.samefile(run) for part in (path, *path.parents)):
+            return True
+    return False
 
 
 def _log(path: Path, ids: list[int], choice: Choice) -> None:

@@ -85,12 +85,12 @@ class RunCheckpoints:
         self._is_resumed = start.state is not None
         self._saved_at = self._progress.steps
         self._warn_of_past_budgets()
-        dtype, _ = dtypes_of(cfg)
-        base = start.weights.base.values()
+        self._dtype, _ = dtypes_of(cfg)
         self._sizes = checkpoint_sizes(
             cfg,
-            dtype.itemsize * sum(weight.numel() for weight in base),
+            start.weights.base.values(),
             [p for p in self._model.parameters() if p.requires_grad],
+            dtype=self._dtype,
             has_adapters=trainable.has_adapters,
             memory=memory.most_bytes,
         )
@@ -314,7 +314,7 @@ class RunCheckpoints:
                 (folder / file).unlink(missing_ok=True)
         peft_adapter.move_peft_adapter(folder)
         if not adapter_only:
-            _write_dtype(folder / "config.json", dtypes_of(self._cfg)[0])
+            _write_dtype(folder / "config.json", self._dtype)
         write_serving(folder, self._serving)
         text = json.dumps(progress, indent=2) + "\n"
         (folder / checkpoint.PROGRESS).write_text(text)
