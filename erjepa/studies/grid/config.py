@@ -159,10 +159,12 @@ def _argument(value: Any) -> str:
 
 def load_run(config: str, overrides: Mapping[str, Any]) -> Config:
     """Load the config of a run, once for equal overrides."""
-    return _load(config, tuple(as_arguments(overrides)))
+    return _load(config, json.dumps(overrides))
 
 
-_load = cache(erjepa.configs.load)
+@cache
+def _load(config: str, overrides: str) -> Config:
+    return erjepa.configs.load(config, as_arguments(json.loads(overrides)))
 
 
 def _check_runs(experiment: Experiment, dataset: str) -> None:
