@@ -15,9 +15,9 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.configs import Config, require_files
+from erjepa.evaluation.alignment import target_losses
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
-from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.training.model.device import attention_of, run_device
@@ -111,7 +111,6 @@ def create(
     return len(replay), len(places)
 
 
-@torch.no_grad()
 def surprises(
     run: PreparedRun, collator: PairCollator, places: Tensor, checkpoint: Path | None
 ) -> Tensor:
@@ -127,18 +126,16 @@ def surprises(
         FileNotFoundError: if the weights are missing.
         ValueError: if a loss is not finite.
     """
-    cfg, device, dataset = run.cfg, run.device, run.dataset
     path = None if checkpoint is None else find_run(checkpoint)[1]
-    decoder = load_model(cfg, device, path)
-    model, loss_fn = PackedDecoder(decoder, attention=run.attention), JEPALoss()
-    losses = torch.empty(len(dataset))
-    for some in tqdm(places.split(cfg.batch_size), unit="batch"):
-        batch = collator([dataset[i] for i in some.tolist()]).to(device)
-        _, lm_of_pairs = loss_fn(model(batch), batch, 1, 1)
-        means = lm_of_pairs / batch.labels_of_pairs.clamp(min=1)
-        losses[batch.example_ids.cpu()] = means.cpu()
-    if len(bad := places[~losses[places].isfinite()]):
+    decoder = load_model(run.cfg, run.device, path)
+    losses: list[float] = []
+    for some in tqdm(places.split(run.cfg.batch_size), unit="batch"):
+        pairs = [run.dataset[i] for i in some.tolist()]
+        read = target_losses(decoder, collator, pairs, run.attention)
+        losses += [fields["target_loss"] for fields in read]
+    found = torch.tensor(losses)
+    if len(bad := places[~found.isfinite()]):
         raise ValueError(
-            f"{dataset.where(int(bad[0]))}: the model's loss is not finite"
+            f"{run.dataset.where(int(bad[0]))}: the model's loss is not finite"
         )
-    return losses[places]
+    return found
