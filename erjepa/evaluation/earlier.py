@@ -13,7 +13,7 @@ from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
 from erjepa.evaluation.examples import SCORED, Examples, texts
-from erjepa.evaluation.predictions import SETTINGS
+from erjepa.evaluation.predictions import SETTINGS, is_of_weights
 from erjepa.evaluation.run import find_run
 from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
@@ -59,8 +59,8 @@ class EarlierRun:
     def scores_on(self, pairs: Any) -> tuple[Path, _Settings] | None:
         """Return the checkpoint's own evaluation on a dataset, or ``None``."""
         for folder, settings in self.scores:
-            is_of_checkpoint = folder.name.partition("_on_")[0] == self.name
-            if is_of_checkpoint and getattr(settings, self.key) == pairs:
+            is_own = is_of_weights(folder, self.name)
+            if is_own and getattr(settings, self.key) == pairs:
                 return folder, settings
         return None
 
@@ -180,7 +180,7 @@ def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
             if getattr(settings, key) is not None:
                 scores.append((folder, settings))
     # The checkpoint's own evaluations come first: they have the settings to repeat.
-    scores.sort(key=lambda scored: scored[0].name.partition("_on_")[0] != name)
+    scores.sort(key=lambda scored: not is_of_weights(scored[0], name))
     how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
     pairs = values.get(key)
     return EarlierRun(file, checkpoint, key, pairs, how, name, scores, compared)

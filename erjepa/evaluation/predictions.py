@@ -48,6 +48,11 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     return next(existing, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))
 
 
+def is_of_weights(folder: Path, name: str) -> bool:
+    """Return whether a folder of scores, see :func:`folder_of`, is of the weights ``name``."""
+    return f"{folder.name}_on_".startswith(f"{name}_on_")
+
+
 def require_own_scores(output_dir: Path, path: Path) -> None:
     """Check that scores of a checkpoint neither pass for nor replace those of another one.
 

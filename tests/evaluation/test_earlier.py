@@ -138,6 +138,18 @@ def test_datasets_and_scores(write_run, tmp_path):
         (merged / "aside").rename(merged / name)
 
 
+def test_a_checkpoint_may_have_any_name(write_run, tmp_path):
+    """Also one that looks like that of the scores on another dataset."""
+    scores = {"kept_on_disk": data("x"), "kept_on_disk_on_y_0": data("y")}
+    write_run("a", scores={**scores, "kept": data("z")})
+    (tmp_path / "a" / "epoch_0").rename(tmp_path / "a" / "kept_on_disk")
+    write_run("b", "a/kept_on_disk")
+    (a,) = found(tmp_path / "b" / "epoch_1").values()
+    for name, dataset in scores.items():
+        assert a.scores_on(dataset)[0] == tmp_path / "a" / "evaluation" / name
+    assert a.scores_on(data("z")) is None
+
+
 def test_scores_of_another_run_are_no_baseline(write_run, tmp_path):
     write_run("a", scores={"epoch_1": data("x")})
     write_run("b", "a")
