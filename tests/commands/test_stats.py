@@ -6,8 +6,6 @@ import pytest
 
 from erjepa.commands.stats import main, pair_lengths, token_statistics
 from erjepa.configs import load
-from erjepa.packing import PairCollator
-from tests.harness.models import PREDICTOR_IDS, random_pairs
 
 
 def test_statistics_worked_by_hand():
@@ -42,14 +40,6 @@ def test_row_lengths_are_the_smallest_that_hold_so_many(lengths, expected):
     statistics = token_statistics(lengths)
     names = "row_length for 99.9%", "row_length for 100%"
     assert tuple(statistics[name] for name in names) == expected
-
-
-def test_lengths_are_those_of_rows():
-    pairs = random_pairs(40)
-    for views in ("shared", "standalone", "none"):
-        collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS)
-        packed = [collator([pair]).num_tokens for pair in pairs]
-        assert [collator.length(pair) for pair in pairs] == packed
 
 
 def test_a_percentile_holds_at_least_so_many():
