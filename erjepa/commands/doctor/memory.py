@@ -41,9 +41,8 @@ from erjepa.training.model.sharding import (
 )
 from erjepa.training.run.prepared import PreparedRun
 
-_ON_DEVICE = (
-    3  # layers whose activations are there at once, if the others are offloaded
-)
+# Layers whose activations are there at once, if the others are offloaded.
+_ON_DEVICE = 3
 
 
 def memory_parts(run: PreparedRun, batch: PackedBatch, memory: int) -> dict[str, int]:

@@ -35,9 +35,8 @@ class Choice:
 
     match: str | None = None  # text that their source or target contains
     ids: Sequence[int] | None = None  # of examples in the memory
-    source: str | None = (
-        None  # name of a dataset, numbered if it repeats: all its pairs
-    )
+    # Name of a dataset, numbered if it repeats: all its pairs
+    source: str | None = None
 
 
 def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:

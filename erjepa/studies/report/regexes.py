@@ -161,14 +161,11 @@ def _by_target(
     parts = answers.assign(accuracy=100.0 * answers.correct)
     parts[kind] = parts.target.map(kinds_of)  # a name or a set of names
     groups = parts.explode(kind).groupby([kind, "method", "seed"]).accuracy
-    index = pd.MultiIndex.from_product([names, methods, answers.seed.unique()])
-    index = index.set_names([kind, "method", "seed"])
+    cells = [names, methods, answers.seed.unique()]
+    index = pd.MultiIndex.from_product(cells, names=[kind, "method", "seed"])
     rates = groups.mean().reindex(index).reset_index()
     columns = {name: rates.accuracy.where(rates.method == name) for name in methods}
     frame = spread(columns, {kind: rates[kind]})
-    frame.insert(
-        1,
-        "Examples",
-        groups.size().groupby(kind).first().reindex(names, fill_value=0).array,
-    )
+    counts = groups.size().groupby(kind).first().reindex(names, fill_value=0)
+    frame.insert(1, "Examples", counts.array)
     return rates.dropna(), frame, results.note(answers, methods)
