@@ -70,39 +70,34 @@ def _prepare() -> None:
     )
 
 
-def merged(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the values of a config, merged with its ``defaults`` and overrides but unchecked.
+def merged(name: str) -> dict[str, Any]:
+    """Return the values of a config, merged with its ``defaults`` but unchecked.
 
     A file with ``defaults: NAME`` inherits from that config and sets only the keys that differ. A
     section with ``_component_`` replaces the inherited one, including all its arguments.
-    Interpolations are not resolved.
-
-    Args:
-        name: as in :func:`config_path`.
-        overrides: as on the command line: ``key=value``, ``section.key=value``, or ``~key`` to
-            remove a key. ``section=path`` replaces a component and its arguments, whatever the
-            order of the overrides.
+    Interpolations are not resolved. Argument as in :func:`config_path`.
 
     Raises:
         FileNotFoundError: if there is no such config.
-        ValueError: if a file or an override cannot be read. The message names it.
+        ValueError: naming the file, if one cannot be read.
     """
-    return _levels(name, overrides)[-1]
+    return _levels(name)[-1]
 
 
-def _levels(name: str, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the merged values: empty, after each file from the base up, after overrides."""
+def _levels(name: str) -> list[dict[str, Any]]:
+    """Return the merged values: empty, then after each file from the base up."""
     levels: list[dict[str, Any]] = [{}]
     for _, values in reversed(chain(name)):
         levels.append(merge(levels[-1], values))
-    return [*levels, with_overrides(levels[-1], overrides)]
+    return levels
 
 
-def inherits_eval_dataset(name: str, overrides: Sequence[str] = ()) -> bool:
+def inherits_eval_dataset(name: str, overrides: Sequence[str]) -> bool:
     """Return whether a file or the overrides replace an inherited ``dataset`` but leave the
-    inherited ``eval_dataset``. Arguments as in :func:`merged`.
+    inherited ``eval_dataset``.
     """
-    levels = _levels(name, overrides)
+    levels = _levels(name)
+    levels.append(with_overrides(levels[-1], overrides))
     inherits = False
     for before, after in pairwise(levels):
         if after.get("eval_dataset") != before.get("eval_dataset"):
@@ -173,7 +168,14 @@ def _read(path: str, changed: int) -> dict[str, Any]:
 
 
 def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Apply overrides to the values of a config; both as in :func:`merged`."""
+    """Apply overrides, as on the command line, to values from :func:`merged`.
+
+    An override is ``key=value``, ``section.key=value``, or ``~key`` to remove a key.
+    ``section=path`` replaces a component and its arguments, whatever the order of the overrides.
+
+    Raises:
+        ValueError: naming the override, if it cannot be read.
+    """
     changes = OmegaConf.create()
     for override in overrides:
         key, separator, value = override.partition("=")

@@ -28,7 +28,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     The ``output_dir`` of a run's own config is the folder that it is in: the run may have been
     moved or copied, and the runs that it started from along with it. Another run can start with it
     and a ``continue_from`` of its own, even if the run was resumed. Arguments as in
-    :func:`~erjepa.configs.merged`.
+    :func:`~erjepa.configs.config_path` and :func:`~erjepa.configs.with_overrides`.
 
     Raises:
         FileNotFoundError: if there is no such config.

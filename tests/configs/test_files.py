@@ -27,7 +27,7 @@ def write(tmp_path):
 
 
 def values(path, *overrides):
-    return merged(path, overrides)
+    return with_overrides(merged(path), overrides)
 
 
 def test_a_file_says_what_differs(write):
@@ -170,16 +170,16 @@ def test_own_pairs_replace_a_list_of_datasets(write):
 def test_a_component_where_the_config_has_none():
     own = ["eval_dataset=erjepa.datasets.paired_dataset", "eval_dataset.source=a.jsonl"]
     for overrides in (own, own[::-1]):
-        assert merged("smollm2_135m_continual", overrides)["eval_dataset"] == {
+        assert values("smollm2_135m_continual", *overrides)["eval_dataset"] == {
             "_component_": "erjepa.datasets.paired_dataset",
             "source": "a.jsonl",
         }
 
 
 def test_overrides():
-    cfg = merged(
+    cfg = values(
         "tiny_synth",
-        ["~dataset.split", "optimizer.lr=1e-3", "stop.steps=None", "output_dir=a=b"],
+        *("~dataset.split", "optimizer.lr=1e-3", "stop.steps=None", "output_dir=a=b"),
     )
     expected = merged("tiny_synth")
     del expected["dataset"]["split"]
@@ -188,7 +188,7 @@ def test_overrides():
     assert load("tiny_synth", ["~eval_dataset"]).eval_dataset is None
     # As the old command lines have it: what is removed belonged to the component before.
     removed = ["dataset=erjepa.datasets.paired_dataset", "~dataset.size"]
-    assert list(merged("tiny_synth", removed)["dataset"]) == ["_component_"]
+    assert list(values("tiny_synth", *removed)["dataset"]) == ["_component_"]
 
 
 @pytest.mark.parametrize(
