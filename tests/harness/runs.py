@@ -209,19 +209,6 @@ def predictions(output_dir, name):
     return [json.loads(line) for line in lines.splitlines()]
 
 
-def memory_of(recipe):
-    memory = recipe._memory.replay.memory
-    return {
-        "ids": memory.example_ids.clone(),
-        "scores": memory.scores.clone(),
-        "counts": memory.replay_counts.clone(),
-        "segments": [
-            [list(segment) for segment in pair]
-            for pair in memory.segments(range(len(memory)))
-        ],
-    }
-
-
 def watch_gradients(patch):
     """Collect the dtypes of gradients and of hidden states, and whether gradients are
     what bfloat16 holds.

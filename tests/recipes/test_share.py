@@ -18,7 +18,7 @@ from tests.harness.runs import (
     assert_close_logs,
     assert_resumes,
     kill_at_step,
-    memory_of,
+    slots_of,
     small_config,
     train,
 )
@@ -85,15 +85,15 @@ def test_every_cut_gives_the_same_run(base, data, tmp_path):
             **{"batch_size": batch_size, "gradient_accumulation_steps": accumulation},
             **{"stop__steps": 5, "replay__draw_by": "origin"},
         )
-        return output_dir, train(cfg, ranks, memory_of)
+        return output_dir, train(cfg, ranks, slots_of)
 
     expected, (memory,) = run((1, 8, 1))
     for cut in ((2, 4, 1), (2, 1, 4), (1, 4, 2)):
         output_dir, memories = run(cut)
         assert_close_logs(output_dir, expected)
         for mine in memories:
-            assert torch.equal(mine["ids"], memory["ids"])
-            assert torch.equal(mine["counts"], memory["counts"])
+            for name in ("example_ids", "replay_counts"):
+                assert torch.equal(mine[name], memory[name])
 
 
 def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
