@@ -13,6 +13,7 @@ import torch
 from torchtune import utils
 
 import erjepa.configs
+from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.studies.training_log import read_training_log
 from erjepa.training.run import prepared
@@ -142,6 +143,17 @@ def assert_resumes(
     return expected
 
 
+def at_start(cfg, world_size: int, inspect: Callable) -> Any:
+    """What ``inspect`` finds in a recipe before its first step, on rank 0."""
+
+    def set_up():
+        recipe = FinetuneRecipeERJEPA(cfg)
+        recipe.setup()
+        return inspect(recipe)
+
+    return on_ranks(set_up, world_size)[0]
+
+
 def train_here(cfg, inspect: Callable | None) -> Any:
     recipe = FinetuneRecipeERJEPA(cfg)
     recipe.setup()
@@ -245,6 +257,12 @@ def trained_weights(recipe):
         for name, weight in recipe._model.named_parameters()
         if weight.requires_grad
     }
+
+
+def adapter_of(path):
+    """What a run with adapters trained, from a checkpoint; names as in :func:`trained_weights`."""
+    weights, predictor = checkpoint.load_torchtune_adapter(path)
+    return {**weights, "predictor": predictor}
 
 
 def whole(weight):

@@ -15,6 +15,8 @@ from erjepa.checkpoints.manifest import damage
 from erjepa.training.model.averaged import AveragedWeights
 from tests.harness.runs import (
     FULL_BUILDER,
+    adapter_of,
+    at_start,
     evaluate,
     kill_at_step,
     predictions,
@@ -89,11 +91,6 @@ def test_the_average_is_that_of_the_equation(
     assert any((steps[-1][name] != a).any() for name, a in averages.items())
 
 
-def adapter(path):
-    state = torch.load(path / checkpoint.ADAPTER, weights_only=True)
-    return {**state, "predictor": checkpoint.load_predictor(path)}
-
-
 @pytest.fixture(scope="module")
 def unbroken(base, data, tmp_path_factory):
     """Two epochs of four steps on two ranks, with a budget in the first."""
@@ -107,7 +104,7 @@ def test_every_checkpoint_holds_them(unbroken):
     output_dir, averages = unbroken
     for name in ("flops_0", "epoch_0", "epoch_1"):
         path = output_dir / name
-        last, averaged = adapter(path), adapter(path / "ema")
+        last, averaged = adapter_of(path), adapter_of(path / "ema")
         assert last.keys() == averaged.keys()
         assert any(not torch.equal(last[k], averaged[k]) for k in last)
         progress = [checkpoint.load_progress(p) for p in (path, path / "ema")]
@@ -115,7 +112,7 @@ def test_every_checkpoint_holds_them(unbroken):
         assert damage(path) is None and damage(path / "ema") is None
         listed = json.loads((path / "manifest.json").read_text())["files"]
         assert f"ema/{checkpoint.ADAPTER}" in listed and "ema/predictor.pt" in listed
-    for key, value in adapter(output_dir / "epoch_1" / "ema").items():
+    for key, value in adapter_of(output_dir / "epoch_1" / "ema").items():
         name = key if key == "predictor" else f"decoder.{key}"
         assert torch.equal(value, averages[name])
 
@@ -124,7 +121,7 @@ def test_they_change_nothing_else(base, data, tmp_path, unbroken):
     train(config(base, data, tmp_path, ema_decay="null", **SHORT), 2)
     assert not list(tmp_path.rglob("ema"))
     for name in ("flops_0", "epoch_0", "epoch_1"):
-        mine, theirs = adapter(tmp_path / name), adapter(unbroken[0] / name)
+        mine, theirs = adapter_of(tmp_path / name), adapter_of(unbroken[0] / name)
         assert all(torch.equal(mine[key], theirs[key]) for key in mine)
 
 
@@ -145,8 +142,8 @@ def test_killed_and_resumed(base, data, tmp_path, unbroken, ranks):
     train_and_kill(config(base, data, tmp_path, **SHORT), 2, kill_at_step(6))
     resumed = {"resume_from_checkpoint": True, "batch_size": 8 // ranks}
     train(config(base, data, tmp_path, **SHORT, **resumed), ranks)
-    expected = adapter(unbroken[0] / "epoch_1" / "ema")
-    for key, value in adapter(tmp_path / "epoch_1" / "ema").items():
+    expected = adapter_of(unbroken[0] / "epoch_1" / "ema")
+    for key, value in adapter_of(tmp_path / "epoch_1" / "ema").items():
         if ranks == 2:
             assert torch.equal(value, expected[key]), key
         torch.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6)
@@ -178,18 +175,18 @@ def test_the_average_of_an_earlier_run_goes_on(
     def run(name, ranks, **more):
         own = {"init_from": first, "batch_size": 8 // ranks, **short, **more}
         train(config(base, data, tmp_path / name, **own), ranks)
-        return adapter(checkpoint.newest(tmp_path / name) / "ema")
+        return adapter_of(checkpoint.newest(tmp_path / name) / "ema")
 
     cfg = config(base, data, tmp_path / "one", init_from=first, batch_size=8, **short)
     ((fast, said),) = train(cfg, 1, lambda _: (steps, carried))
     assert said == [f"weights of {first}", "their average over 3 steps"]
-    slow = {name: weight.double() for name, weight in adapter(first / "ema").items()}
+    slow = {name: weight.double() for name, weight in adapter_of(first / "ema").items()}
     for t, weights in enumerate(fast[1:], start=4):
         decay = min(0.9, (1 + t) / (10 + t))
         for name, weight in slow.items():
             new = weights[name if name == "predictor" else f"decoder.{name}"]
             slow[name] = decay * weight + (1 - decay) * new
-    one = adapter(tmp_path / "one" / "epoch_0_step_3" / "ema")
+    one = adapter_of(tmp_path / "one" / "epoch_0_step_3" / "ema")
     two = run("two", 2)
     part = {**short, "stop__steps": 2}
     train(config(base, data, tmp_path / "part", init_from=first, **part), 2)
@@ -226,10 +223,9 @@ def test_without_an_earlier_average_a_run_begins_one(
 def test_an_average_that_is_not_continued_is_named(base, data, tmp_path, carried):
     train(config(base, data, tmp_path / "first", stop__steps=1))
     first = tmp_path / "first" / "epoch_0_step_1"
-    own = {"init_from": first, "stop__steps": 1, "ema_decay": "null"}
-    (said,) = train(config(base, data, tmp_path, **own), 1, lambda _: carried)
+    cfg = config(base, data, tmp_path, init_from=first, ema_decay="null")
     expected = [f"weights of {first}", "their average not continued, as ema_decay=null"]
-    assert said == expected
+    assert at_start(cfg, 1, lambda _: carried) == expected
 
 
 def test_merged_and_peft_compute_what_they_do(base, data, tmp_path):

@@ -18,6 +18,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 from tests.harness.runs import (
     assert_close_logs,
     assert_resumes,
+    at_start,
     kill_at_step,
     read_metrics,
     slots_of,
@@ -122,12 +123,10 @@ def test_a_carried_memory_selects_as_its_run_would_have(
         epochs=1,
         resume_from_checkpoint=True,
     )
-    (expected,) = train(cfg, 1, draws)
+    expected = at_start(cfg, 1, draws)
     settings = {"replay__selection": "uniform", "replay__budget": 8, "seed": 5}
     new = carry_on(base, other_data, tmp_path, replay__init_from=earlier, **settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recipe, "train", lambda self: None)
-        (mine,) = train(new, 1, draws)
+    mine = at_start(new, 1, draws)
     assert mine == expected and all(len(drawn) == 8 for drawn in mine)
 
 
@@ -274,10 +273,10 @@ def test_addresses_are_computed_where_replayed_pairs_have_no_views(
     settings = {"loss__jepa_weight": 0, "replay__score": "lm", "epochs": 1}
     first = {"batch_size": 8, "replay__selection": "uniform", **settings}
     train(small_config(base, data, tmp_path / "first", **first))
-    settings |= {"replay__init_addresses": "recomputed", "stop__steps": 1}
+    settings |= {"replay__init_addresses": "recomputed"}
     settings |= {"replay__init_from": tmp_path / "first", "replay__retention": "score"}
     cfg = carry_on(base, other_data, tmp_path / "second", **settings)
-    (memory,) = train(cfg, inspect=slots_of)
+    memory = at_start(cfg, 1, slots_of)
     addresses = memory["address_values"]
     assert len(addresses) == len(memory["scores"]) and (addresses != 0).any(1).all()
 
@@ -334,7 +333,7 @@ def test_longer_pairs_are_skipped_where_new_ones_are(
         "stop__steps": 1,
     }
     out = tmp_path / "out"
-    (memory,) = train(carry_on(base, other_data, out, **settings), 1, slots_of)
+    memory = at_start(carry_on(base, other_data, out, **settings), 1, slots_of)
     inherited = [i & 0xFFFFFFFF for i in memory["example_ids"].tolist() if i < 0]
     assert sorted(inherited) == [i for i in range(24) if i != 5]
     # Kept, it stops the run that resumes with shorter rows.

@@ -17,13 +17,11 @@ from erjepa.datasets import Pair
 from erjepa.datasets.split import text_of
 from erjepa.training.run.replay_summary import inherited_summary, replay_summary
 from erjepa.training.step.passes import Passes
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    FinetuneRecipeERJEPA as Recipe,
-)
 from tests.harness.data import write_records
 from tests.harness.runs import (
     assert_close_logs,
     assert_resumes,
+    at_start,
     kill_at_step,
     read_metrics,
     slots_of,
@@ -56,13 +54,6 @@ def first(base, data, tmp_path_factory):
 def config(base, data, output_dir, **overrides):
     settings = {"batch_size": 8, "stop__steps": 3, "epochs": 1, **overrides}
     return small_config(base, data, output_dir, **settings)
-
-
-def at_start(cfg, ranks, inspect):
-    """What ``inspect`` finds in a recipe before its first step."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recipe, "train", lambda self: None)
-        return train(cfg, ranks, inspect)[0]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +104,8 @@ def test_a_selection_that_reads_no_addresses_needs_none(
 ):
     """With the JEPA loss, after a run without: its memory has no addresses."""
     settings = {**CONTINUAL, "loss__jepa_weight": 0.5, "continue_from": first / "lm"}
-    cfg = config(base, other_data, tmp_path, **settings, stop__steps=1)
-    (table,) = train(cfg, 1, lambda r: r._memory.replay.memory.address_table)
-    assert table is None
+    cfg = config(base, other_data, tmp_path, **settings)
+    assert at_start(cfg, 1, lambda r: r._memory.replay.memory.address_table) is None
 
 
 def test_scores_of_another_kind_cannot_be_kept(base, first, other_data, tmp_path):
@@ -319,9 +309,8 @@ def test_a_memory_that_grows_keeps_the_inherited_pairs(
         memory = recipe._memory.replay.memory
         return memory.capacity, int((memory.example_ids < 0).sum())
 
-    assert train(config(base, other_data, tmp_path, **settings, **again), 1, read) == [
-        (20 + 8, 8)
-    ]
+    cfg = config(base, other_data, tmp_path, **settings, **again)
+    assert at_start(cfg, 1, read) == (20 + 8, 8)
 
 
 def test_a_memory_does_not_shrink_on_resuming(base, first, other_data, tmp_path):
@@ -366,13 +355,13 @@ def test_a_resumed_run_with_another_score_recomputes_all(base, data, tmp_path):
     def scores(recipe):
         return recipe._memory.replay.memory.scores.clone()
 
-    (after,) = train(config(base, data, tmp_path, **again), 1, scores)
+    after = at_start(config(base, data, tmp_path, **again), 1, scores)
     assert (after > 3).all() and (before < 2).all()  # nats per label; cosine distances
 
 
 def test_held_out_pairs_are_not_inherited(base, data, first, tmp_path):
     settings = {"replay__selection": "uniform", "replay__init_from": first / "lm"}
-    settings |= {"validation__size": 0.5, "stop__steps": 1, "replay__score": "lm"}
+    settings |= {"validation__size": 0.5, "replay__score": "lm"}
 
     def read(recipe):
         pairs, memory = recipe._prepared.dataset.pairs, recipe._memory.replay.memory
@@ -381,7 +370,8 @@ def test_held_out_pairs_are_not_inherited(base, data, first, tmp_path):
         stored = {text_of(Pair(0, *cut)) for cut in memory.segments(slots)}
         return held_out, stored
 
-    ((held_out, stored),) = train(config(base, data, tmp_path, **settings), 1, read)
+    cfg = config(base, data, tmp_path, **settings)
+    held_out, stored = at_start(cfg, 1, read)
     known = {text_of(pair) for pair in open_memory(first / "lm").pairs}
     assert held_out & known and stored == known - held_out
 

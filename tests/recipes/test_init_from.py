@@ -14,7 +14,14 @@ from erjepa.configs import load
 from erjepa.evaluation.earlier import starts_of
 from erjepa.evaluation.model import load_model
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
-from tests.harness.runs import assert_same, small_config, train, trained_weights
+from tests.harness.runs import (
+    adapter_of,
+    assert_same,
+    at_start,
+    small_config,
+    train,
+    trained_weights,
+)
 
 SETTINGS = {"batch_size": 8, "epochs": 1, "replay__selection": "uniform"}
 
@@ -34,12 +41,8 @@ def earlier(base, data, tmp_path_factory):
 def test_its_first_step_has_the_weights_of_the_other_run(
     base, data, tmp_path, earlier, place
 ):
-    overrides = {"init_from": earlier / place, "optimizer__lr": 0.0, "stop__steps": 1}
-    (found,) = train(config(base, data, tmp_path, **overrides), 1, trained_weights)
-    adapter = torch.load(earlier / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
-    expected = {**adapter, "predictor": checkpoint.load_predictor(earlier / "epoch_0")}
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    cfg = config(base, data, tmp_path, init_from=earlier / place)
+    assert_same(at_start(cfg, 1, trained_weights), adapter_of(earlier / "epoch_0"))
 
 
 def test_a_resumed_run_does_not_start_over(base, data, tmp_path, earlier):
@@ -191,9 +194,8 @@ def test_runs_that_were_moved_have_the_base_of_their_training(
 
 def test_a_checkpoint_keeps_its_scale_away_from_its_run(base, data, tmp_path, earlier):
     copy = shutil.copytree(earlier / "epoch_0", tmp_path / "copy")
-    still = {"optimizer__lr": 0.0, "stop__steps": 1, "model__lora_alpha": 16}
-    cfg = config(base, data, tmp_path / "run", init_from=copy, **still)
-    (found,) = train(cfg, 1, trained_weights)
+    cfg = config(base, data, tmp_path / "run", init_from=copy, model__lora_alpha=16)
+    found = at_start(cfg, 1, trained_weights)
     scored = load_model(cfg, torch.device("cpu"), copy).state_dict()
     for name, weight in torch.load(copy / checkpoint.ADAPTER).items():
         expected = weight / 2 if "lora_b" in name else weight  # alpha was 8
@@ -265,13 +267,10 @@ def test_another_scale_is_in_b(base, data, tmp_path, earlier, changes, alpha, ra
     start = (
         earlier if changes is None else peft_copy(earlier, tmp_path / "x", **changes)
     )
-    settings = {"optimizer__lr": 0.0, "stop__steps": 1, "model__lora_alpha": alpha}
-    (found,) = train(
-        config(base, data, tmp_path / "run", init_from=start, **settings),
-        1,
-        trained_weights,
-    )
-    expected = torch.load(earlier / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
+    settings = {"init_from": start, "model__lora_alpha": alpha}
+    cfg = config(base, data, tmp_path / "run", **settings)
+    found = at_start(cfg, 1, trained_weights)
+    expected = checkpoint.load_torchtune_adapter(earlier / "epoch_0")[0]
     for name, weight in expected.items():
         assert torch.equal(found[name], weight * (ratio if "lora_b" in name else 1))
 
@@ -281,8 +280,8 @@ def test_an_adapter_of_another_base_is_warned_of(
     base, data, tmp_path, earlier, warned, name
 ):
     folder = peft_copy(earlier, tmp_path / "x", base_model_name_or_path=name)
-    cfg = config(base, data, tmp_path / "run", init_from=folder, stop__steps=1)
-    (said,) = train(cfg, 1, lambda _: warned)
+    cfg = config(base, data, tmp_path / "run", init_from=folder)
+    said = at_start(cfg, 1, lambda _: warned)
     is_other = name == "another-base"
     assert any(f"was trained over {name}, and" in text for text in said) == is_other
 

@@ -12,7 +12,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.objective import JEPALoss
 from tests.harness.cases import some_of
 from tests.harness.models import write_base
-from tests.harness.runs import read_metrics, small_config, train
+from tests.harness.runs import at_start, read_metrics, small_config, train
 
 
 def run(base, data, output_dir, world_size=1, **overrides):
@@ -94,8 +94,7 @@ def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_pat
         (packed,), (expected,) = (part[0, [0, 1, 2]] for part in (given, own))
         return packed.tokens.equal(expected.tokens)
 
-    cfg = small_config(base, data, tmp_path, stop__steps=1)
-    assert train(cfg, 1, give) == [True]
+    assert at_start(small_config(base, data, tmp_path), 1, give)
 
 
 @pytest.mark.parametrize("world_size", some_of([1, 2], [2]))

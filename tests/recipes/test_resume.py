@@ -24,6 +24,7 @@ from tests.harness.runs import (
     assert_close_logs,
     assert_resumes,
     assert_same,
+    at_start,
     kill_at_step,
     make_config,
     read_metrics,
@@ -169,7 +170,7 @@ def test_a_budget_that_a_resumed_run_has_passed_is_warned_of(
     train(config(base, data, tmp_path, stop__steps=1))
     again = {"resume_from_checkpoint": True, "checkpoint_at_flops": "[1.0e3,1.0e15]"}
     cfg = config(base, data, tmp_path, **again, stop__steps=2)
-    (said,) = train(cfg, 1, lambda _: warned)
+    said = at_start(cfg, 1, lambda _: warned)
     (warning,) = (text for text in said if "checkpoint_at_flops" in text)
     assert (
         "epoch_0_step_1 is past 1000 FLOPs, so flops_0 will not be written" in warning
@@ -241,7 +242,7 @@ def test_the_implementation_of_the_optimizer_is_this_runs(base, data, tmp_path):
     train(config(base, data, tmp_path, optimizer__fused=True, stop__steps=1))
     again = {"resume_from_checkpoint": True, "optimizer__foreach": True}
     cfg = config(base, data, tmp_path, **again, optimizer__fused="null", stop__steps=2)
-    (group,) = train(cfg, 1, lambda recipe: dict(recipe._optimizer.param_groups[0]))
+    group = at_start(cfg, 1, lambda recipe: dict(recipe._optimizer.param_groups[0]))
     assert (group["fused"], group["foreach"]) == (None, True)
 
 

@@ -18,6 +18,7 @@ from tests.harness.cases import some_of
 from tests.harness.runs import (
     assert_close_logs,
     assert_same,
+    at_start,
     evaluate,
     make_config,
     paired,
@@ -82,10 +83,10 @@ def test_two_ranks_are_one(folder, data, whole, tmp_path):
 
 def test_its_attention_may_compile_many_kernels(folder, data, tmp_path):
     """Gemma 3 needs torch's usual eight in training, and more in validation."""
-    cfg = config(folder, data, tmp_path, stop__steps=1)
+    cfg = config(folder, data, tmp_path)
     with torch._dynamo.config.patch(recompile_limit=8):
-        found = train(cfg, inspect=lambda _: torch._dynamo.config.recompile_limit)
-    assert found == [RECOMPILE_LIMIT]
+        found = at_start(cfg, 1, lambda _: torch._dynamo.config.recompile_limit)
+    assert found == RECOMPILE_LIMIT
 
 
 def test_a_resumed_run_is_the_whole_one(folder, data, whole, tmp_path):
@@ -163,24 +164,20 @@ def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(data, tmp
     assert adapters and not any("vision" in name for name in adapters)
 
     peft.save_pretrained(tmp_path / "peft")
-    again = {"init_from": tmp_path / "peft", "optimizer__lr": 0.0, "stop__steps": 1}
-    cfg = config(folder, data, tmp_path / "again", **again)
-    (found,) = train(cfg, 1, trained_weights)
-    assert_carried(path, found)
+    cfg = config(folder, data, tmp_path / "again", init_from=tmp_path / "peft")
+    assert_carried(path, at_start(cfg, 1, trained_weights))
 
 
 def test_the_next_run_starts_from_its_weights_and_memory(folder, data, whole, tmp_path):
     def read(recipe):
         return replay_summary(recipe._memory, 8), trained_weights(recipe)
 
-    overrides = {"continue_from": whole, "optimizer__lr": 0.0, "stop__steps": 1}
-    ((said, found),) = train(config(folder, data, tmp_path, **overrides), 1, read)
+    cfg = config(folder, data, tmp_path, continue_from=whole)
+    said, found = at_start(cfg, 1, read)
     assert_carried(whole / "epoch_0", found)
     assert "8 pairs a step" in said
 
 
 def test_an_adapter_of_peft_is_carried_on(folder, data, whole, tmp_path):
-    peft = whole / "epoch_0" / "adapter"
-    overrides = {"init_from": peft, "optimizer__lr": 0.0, "stop__steps": 1}
-    (found,) = train(config(folder, data, tmp_path, **overrides), 1, trained_weights)
-    assert_carried(whole / "epoch_0", found)
+    cfg = config(folder, data, tmp_path, init_from=whole / "epoch_0" / "adapter")
+    assert_carried(whole / "epoch_0", at_start(cfg, 1, trained_weights))

@@ -16,7 +16,9 @@ from tests.harness.cases import some_of
 from tests.harness.data import chat, write_jsonl
 from tests.harness.ranks import kill_at_call, kill_at_rename, kill_when
 from tests.harness.runs import (
+    adapter_of,
     assert_same,
+    at_start,
     evaluate,
     kill_at_step,
     predictions,
@@ -55,10 +57,6 @@ def validations(output_dir):
         for step, metrics in steps
     )
     return {step: metrics for step, metrics in kept if metrics}
-
-
-def best(output_dir):
-    return torch.load(output_dir / "best" / checkpoint.ADAPTER, weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -251,8 +249,8 @@ def test_the_best_checkpoint_is_kept(uninterrupted):
     output_dir, _ = uninterrupted
     progress = checkpoint.load_progress(output_dir / "best")
     assert (progress["steps"], progress["val_loss"]) == (5, 5.0)
-    epoch_0 = torch.load(output_dir / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
-    assert_same(best(output_dir), epoch_0)  # five steps
+    best, epoch_0 = (adapter_of(output_dir / name) for name in ("best", "epoch_0"))
+    assert_same(best, epoch_0)  # five steps
     names = {path.name for path in output_dir.glob("best*")}
     assert names == {"best", "best_step_5"}
     assert not (output_dir / "best" / checkpoint.RECIPE_STATE).exists()
@@ -309,7 +307,7 @@ def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     output_dir, final = uninterrupted
     killer, steps = KILLS[kill]
     train_and_kill(resumable(base, data, tmp_path), 2, killer)
-    assert best(tmp_path)  # whole, whichever it is
+    assert adapter_of(tmp_path / "best")  # whole, whichever it is
     newest = checkpoint.checkpoints(tmp_path)[-1]
     assert checkpoint.load_progress(newest)["steps"] == steps
     (mine, _) = train(
@@ -317,7 +315,7 @@ def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     )
     assert_same(mine, final)
     assert read_untimed(tmp_path) == read_untimed(output_dir)
-    assert_same(best(tmp_path), best(output_dir))
+    assert_same(adapter_of(tmp_path / "best"), adapter_of(output_dir / "best"))
     assert (tmp_path / "best").readlink() == (output_dir / "best").readlink()
     assert len(list(tmp_path.glob("best*"))) == 2
 
@@ -371,7 +369,7 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tokenizer, tmp_p
         )
 
     cfg = config(base, data, tmp_path, max_seq_len=90, skip_too_long=True)
-    ((held_out, sizes, trained),) = train(cfg, 1, lengths)
+    held_out, sizes, trained = at_start(cfg, 1, lengths)
     split = hold_out(paired_dataset(tokenizer, source=str(data)), SIZE)
     assert set(held_out) < set(split.held_out) and max(sizes) <= 90
     assert 0 < trained < len(split.train)
