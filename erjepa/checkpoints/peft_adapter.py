@@ -24,6 +24,7 @@ from torch import Tensor
 from torchtune import utils
 from torchtune.models.convert_weights import tune_to_peft_adapter_weights
 
+from erjepa.checkpoints.checkpoint import ADAPTER
 from erjepa.utils.checked import checked
 from erjepa.utils.jsonl import parse_json
 
@@ -33,7 +34,6 @@ FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _MODEL = "config.json"
-_TRAINED = "adapter_model.pt"  # the same weights by the names of the trained model
 _PEFT_PARTS = {
     "lora_a.weight": "lora_A.weight",
     "lora_b.weight": "lora_B.weight",
@@ -49,7 +49,7 @@ def move_peft_adapter(checkpoint: Path) -> None:
         return
     model = json.loads((checkpoint / _MODEL).read_bytes())
     weights = load_file(checkpoint / WEIGHTS)
-    if _is_torchtunes(torch.load(checkpoint / _TRAINED, mmap=True, weights_only=True)):
+    if _is_torchtunes(torch.load(checkpoint / ADAPTER, mmap=True, weights_only=True)):
         weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
     folder = checkpoint / FOLDER
     folder.mkdir()
