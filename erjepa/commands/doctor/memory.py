@@ -81,10 +81,7 @@ def memory_parts(run: PreparedRun, batch: PackedBatch, memory: int) -> dict[str,
     if cfg.fsdp_cpu_offload:
         parts |= dict.fromkeys(("weights", "optimizer", "averaged weights"), 0)
     if replay.weight:
-        if run.views == "none":
-            replay = replace(replay, address="none")
-        embed_dim = model.decoder.tok_embeddings.embedding_dim
-        slot, projection = slot_bytes(replay, embed_dim)
+        slot, projection = slot_bytes(run.slot_settings, model.embed_dim)
         parts["replay memory"] = replay.capacity * slot + projection
     return parts
 

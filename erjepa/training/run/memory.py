@@ -39,11 +39,9 @@ def memory_bytes(run: PreparedRun, inherited: int = 0) -> int:
     """Return the approximate bytes of a run's memory in a checkpoint, once it is full or holds all
     pairs of the run and ``inherited`` ones.
     """
-    settings, pairs = run.cfg.replay, run.dataset.pairs
-    if not settings.weight:
+    if not run.cfg.replay.weight:
         return 0
-    if run.views == "none":
-        settings = replace(settings, address="none")
+    settings, pairs = run.slot_settings, run.dataset.pairs
     slot, _ = slot_bytes(settings, run.model.embed_dim)
     slots = settings.capacity + _reserved(settings, inherited)
     if settings.on_revisit != "append":
@@ -148,9 +146,8 @@ class RunMemory:
         If only the ``inherited`` pairs are drawn, slots are reserved for them, so that new pairs do
         not evict them; the next run chooses among both.
         """
-        settings, device = self.settings, self._run.device
-        has_addresses |= settings.needs_addresses
-        if self._run.collators.new.views == "none" or not has_addresses:
+        settings, device = self._run.slot_settings, self._run.device
+        if not (has_addresses or settings.needs_addresses):
             settings = replace(settings, address="none")
         width = self._run.model.embed_dim
         reserved = _reserved(settings, inherited)

@@ -1,5 +1,6 @@
 """What a run makes before it loads weights."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from erjepa.datasets import (
 )
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import Attention, PairCollator, Views, layout_of
+from erjepa.replay import ReplaySettings
 from erjepa.training.model.build import build_model
 from erjepa.training.model.trainable import TrainableWeights
 
@@ -79,6 +81,12 @@ class PreparedRun:
             replay.weight and (replay.score == "jepa" or replay.needs_addresses)
         )
         return self.cfg.views if is_read else "none"
+
+    @property
+    def slot_settings(self) -> ReplaySettings:
+        """``replay`` of a run that replays; without addresses if no embeddings are computed."""
+        settings = self.cfg.replay
+        return replace(settings, address="none") if self.views == "none" else settings
 
     @property
     def num_predictor_tokens(self) -> int:

@@ -101,6 +101,7 @@ def memory_of(tmp_path):
             cfg=replace(cfg, batch_size=3),
             dataset=dataset or Dataset(),
             model=Model(),
+            slot_settings=cfg.replay,
             collators=SimpleNamespace(new=PairCollator(views="shared")),
             texts=Texts(),
             device=CPU,
