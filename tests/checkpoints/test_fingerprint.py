@@ -67,9 +67,9 @@ def mine(*overrides, pairs=PAIRS, share=0.0):
             "replay.weight=0",
             "views=standalone",
         ),
-        *("loss.jepa_weight=2", "seed=1", "validation.size=3", "shuffle=False"),
+        *("loss.jepa_weight=2", "seed=1", "validation.size=3", "validation.seed=1"),
         *("dtype=bf16", "clip_grad_norm=2", "lr_scheduler.num_warmup_steps=1"),
-        "optimizer=torch.optim.SGD",
+        *("optimizer=torch.optim.SGD", "shuffle=False"),
     ],
 )
 def test_what_decides(override):
@@ -140,7 +140,9 @@ def test_changes():
         changed_keys(saved, {**saved, "seed": 2}, ["views"], "a")
 
 
-FIXED = "seed shuffle max_steps_per_epoch replay.share replay.draw_from".split()
+FIXED = """
+    seed shuffle max_steps_per_epoch replay.share replay.draw_from validation.size validation.seed
+""".split()
 
 
 @pytest.mark.parametrize("name", ["optimizer.rate", "replayed share", *FIXED])
