@@ -15,6 +15,7 @@ from torchtune import utils
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
+from erjepa.objective import PackedDecoder
 from erjepa.studies.training_log import read_training_log
 from erjepa.training.run import prepared
 from erjepa_recipe import evaluate_erjepa
@@ -219,6 +220,19 @@ def assert_close_logs(
 def predictions(output_dir, name):
     lines = (Path(output_dir) / "evaluation" / name / "predictions.jsonl").read_text()
     return [json.loads(line) for line in lines.splitlines()]
+
+
+def watch_forwards(patch):
+    """Collect the batches of training's forward passes, of each forked rank in a list of its own."""
+    seen, forward = [], PackedDecoder.forward
+
+    def noted(self, batch):
+        if self.training:
+            seen.append(batch)
+        return forward(self, batch)
+
+    patch.setattr(PackedDecoder, "forward", noted)
+    return seen
 
 
 def watch_gradients(patch):

@@ -14,6 +14,7 @@ from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
 from tests.harness.models import random_pairs, related_pairs, small_decoder
+from tests.harness.passes import gradients
 from tests.reference.three_forwards import pair_losses, reference_loss
 
 PREDICTOR_IDS = [94, 95, 96, 97]
@@ -31,10 +32,6 @@ def packed_model(decoder, k, train_predictor_tokens=True):
         rows = decoder.tok_embeddings.weight[PREDICTOR_IDS[:k]]
         model.predictor.data.copy_(rows.detach() * 1.5)
     return model
-
-
-def gradients(module):
-    return {n: p.grad for n, p in module.named_parameters() if p.requires_grad}
 
 
 def both(pairs, collator, *, k, views, trained=True):

@@ -28,6 +28,7 @@ from tests.harness.runs import (
     small_config,
     train,
     train_and_kill,
+    watch_forwards,
 )
 from tests.reference.three_forwards import reference_loss
 
@@ -415,18 +416,10 @@ def test_a_file_that_is_written_anew_is_another_dataset(base, data, first, tmp_p
 
 
 def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):
-    passes, forward_backward = [], Passes.forward_backward
-
-    def noted(self, batches, totals, **options):
-        passes.append(totals.pairs)
-        return forward_backward(self, batches, totals, **options)
-
-    monkeypatch.setattr(Passes, "forward_backward", noted)
+    seen = watch_forwards(monkeypatch)
     cfg = config(base, data, tmp_path, **CONTINUAL, log_example_errors=True)
-    ((seen, slots),) = train(
-        cfg, 1, lambda recipe: (passes, len(recipe._memory.replay))
-    )
-    assert seen == [8, 8, 8] and slots == 24
+    ((seen, slots),) = train(cfg, 1, lambda recipe: (seen, len(recipe._memory.replay)))
+    assert [batch.num_pairs for batch in seen] == [8, 8, 8] and slots == 24
 
 
 def test_a_resumed_run_knows_what_its_reservoir_was_offered(base, data, tmp_path):

@@ -8,11 +8,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from erjepa.datasets import paired_dataset
-from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.training.step.passes import Passes
 from tests.harness.data import write_records
-from tests.harness.runs import small_config, train
+from tests.harness.runs import at_start, small_config, train, watch_forwards
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
 LLM_JEPA = {"replay__weight": 0}
@@ -30,44 +29,29 @@ def data(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("cost") / "train.jsonl", 44)
 
 
-def forwards(base, data, output_dir, overrides, monkeypatch):
-    """Example ids, tokens and slots of every forward pass of four steps."""
-    seen = []
-    forward = PackedDecoder.forward
-
-    def counted(self, batch):
-        if self.training:
-            ids = batch.example_ids.tolist()
-            seen.append((ids, batch.num_tokens, batch.tokens.numel()))
-        return forward(self, batch)
-
-    monkeypatch.setattr(PackedDecoder, "forward", counted)
-    settings = {"batch_size": 8, "row_length": 512, "stop__steps": 4, **overrides}
-    cfg = small_config(base, data, output_dir, **settings)
-    (passes,) = train(cfg, 1, lambda recipe: list(seen))
-    return passes
-
-
 @pytest.mark.parametrize("mode", EXPECTED)
 def test_forward_passes_tokens_and_slots(
     base, data, tmp_path, tokenizer, mode, monkeypatch
 ):
     overrides, num_forwards, tokens, slots = EXPECTED[mode]
-    passes = forwards(base, data, tmp_path, overrides, monkeypatch)
+    seen = watch_forwards(monkeypatch)
+    settings = {"batch_size": 8, "row_length": 512, "stop__steps": 4, **overrides}
+    cfg = small_config(base, data, tmp_path, **settings)
+    (passes,) = train(cfg, 1, lambda recipe: seen)
     later = passes[2:] if mode == "ER-JEPA" else passes[1:]
     assert len(later) == num_forwards
-    assert all(len(ids) == 8 for ids, _, _ in later)
+    assert all(batch.num_pairs == 8 for batch in later)
     dataset = paired_dataset(tokenizer, source=str(data))
     collator = PairCollator(
         views="none" if mode == "SFT" else "shared", predictor_ids=[266]
     )
-    for ids, computed, _ in later:
-        pairs = [dataset[i] for i in ids]
+    for batch in later:
+        pairs = [dataset[i] for i in batch.example_ids.tolist()]
         # Rows share what the pairs of a row do: less than one tree of all, more than none.
         one_tree = collator(pairs).num_tokens
-        assert one_tree <= computed < sum(map(collator.length, pairs))
-    assert sum(one[1] for one in later) == tokens
-    assert sum(one[2] for one in later) == slots
+        assert one_tree <= batch.num_tokens < sum(map(collator.length, pairs))
+    assert sum(batch.num_tokens for batch in later) == tokens
+    assert sum(batch.tokens.numel() for batch in later) == slots
 
 
 class ReadsByTheHost(TorchDispatchMode):
@@ -106,10 +90,8 @@ def test_no_pass_waits_for_its_device(base, data, tmp_path, monkeypatch):
 
 
 def test_adapters_on_a_cpu_drop_by_few_bits(base, data, tmp_path):
-    settings = {"model__lora_dropout": 0.1, "stop__steps": 1}
-
     def dropouts(recipe):
         return {type(m).__name__ for m in recipe._model.modules() if hasattr(m, "p")}
 
-    found = train(small_config(base, data, tmp_path, **settings), 1, dropouts)
-    assert found == [{"QuickDropout"}]
+    cfg = small_config(base, data, tmp_path, model__lora_dropout=0.1)
+    assert at_start(cfg, 1, dropouts) == {"QuickDropout"}

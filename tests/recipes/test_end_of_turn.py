@@ -2,26 +2,17 @@
 
 import pytest
 
-from erjepa.training.step.passes import Passes
-from tests.harness.runs import small_config, train
+from tests.harness.runs import small_config, train, watch_forwards
 
 
 def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
     """Of every pass of a run: pairs, and labels that are an end of turn."""
-    passes = []
-    original = Passes.forward_backward
-
-    def recorded(self, batches, *args, **kwargs):
-        labels = [label for batch in batches for label in batch.labels.tolist()]
-        passes.append((sum(batch.num_pairs for batch in batches), labels))
-        return original(self, batches, *args, **kwargs)
-
-    monkeypatch.setattr(Passes, "forward_backward", recorded)
+    seen = watch_forwards(monkeypatch)
     cfg = small_config(base, data, output_dir, stop__steps=3, **overrides)
-    ((end, passes),) = train(
-        cfg, 1, lambda recipe: (recipe._prepared.dataset[0].target[-1], list(passes))
+    ((end, seen),) = train(
+        cfg, 1, lambda recipe: (recipe._prepared.dataset[0].target[-1], seen)
     )
-    return [(pairs, labels.count(end)) for pairs, labels in passes]
+    return [(batch.num_pairs, int((batch.labels == end).sum())) for batch in seen]
 
 
 @pytest.mark.parametrize("choice", ["all", "new", "replay", "none"])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from erjepa.objective import PackedDecoder
 from tests.harness.cases import some_of
 from tests.harness.runs import (
     assert_close_logs,
@@ -13,6 +12,7 @@ from tests.harness.runs import (
     read_untimed,
     small_config,
     train,
+    watch_forwards,
 )
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
@@ -48,21 +48,13 @@ def documented_metrics():
 def test_steps_between_those_with_a_jepa_loss_are_steps_of_sft(
     base, data, tmp_path, monkeypatch
 ):
-    seen = []
-    forward = PackedDecoder.forward
-
-    def counted(self, batch):
-        if self.training:
-            seen.append((batch.num_tokens, batch.tokens.numel(), batch.num_views))
-        return forward(self, batch)
-
-    monkeypatch.setattr(PackedDecoder, "forward", counted)
+    seen = watch_forwards(monkeypatch)
 
     def passes(name, **overrides):
         metrics, (found,) = run(
-            base, data, tmp_path / name, inspect=lambda _: list(seen), **overrides
+            base, data, tmp_path / name, inspect=lambda _: seen, **overrides
         )
-        return metrics, found
+        return metrics, [(b.num_tokens, b.tokens.numel(), b.num_views) for b in found]
 
     sft, plain = passes("sft", **SFT)
     # Steps 1 and 4 have views and replay, in step 1 of an empty memory.

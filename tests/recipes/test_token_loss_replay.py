@@ -14,7 +14,6 @@ from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main as read_memory
 from erjepa.datasets import Pair
-from erjepa.objective.decoder import PackedDecoder
 from erjepa.replay.weight import ReplayWeight
 from tests.harness.cases import some_of
 from tests.harness.runs import (
@@ -25,6 +24,7 @@ from tests.harness.runs import (
     slots_of,
     small_config,
     train,
+    watch_forwards,
 )
 from tests.reference.three_forwards import reference_loss
 
@@ -40,19 +40,6 @@ def run(base, data, output_dir, ranks=1, inspect=None, **overrides):
     return train(cfg, ranks, inspect)[0]
 
 
-def views_seen(monkeypatch):
-    """Of each forward pass of training: pairs, tokens, and pairs with views."""
-    seen, forward = [], PackedDecoder.forward
-
-    def noted(self, batch):
-        if self.training:
-            seen.append((batch.num_pairs, batch.num_tokens, batch.source_pos.numel()))
-        return forward(self, batch)
-
-    monkeypatch.setattr(PackedDecoder, "forward", noted)
-    return seen
-
-
 def token_loss(decoder, pair):
     """Cross-entropy a label of one pair, in a forward pass of its own."""
     with torch.no_grad():
@@ -64,19 +51,19 @@ def test_scores_are_those_of_the_pairs_and_no_view_is_computed(
     base, data, tmp_path, monkeypatch
 ):
     """With a rate of learning of 0, so that the model at the end is that of every step."""
-    seen = views_seen(monkeypatch)
+    seen = watch_forwards(monkeypatch)
 
     def found(recipe):
         decoder, memory = recipe._model.decoder.eval(), recipe._memory.replay.memory
         pairs = [Pair(0, *cut) for cut in memory.segments(range(len(memory)))]
         scores = memory.scores.tolist(), memory.replay_counts.tolist()
-        return [token_loss(decoder, pair) for pair in pairs], scores, list(seen)
+        return [token_loss(decoder, pair) for pair in pairs], scores, seen
 
     settings = {"optimizer__lr": 0.0, "log_example_errors": True, "stop__steps": 3}
     expected, (scores, counts), seen = run(base, data, tmp_path, 1, found, **settings)
     assert scores == pytest.approx(expected, rel=1e-5) and max(counts) > 0
     assert len(set(scores)) == len(scores) == 24
-    assert all(views == 0 for _, _, views in seen)
+    assert all(batch.num_views == 0 for batch in seen)
     metrics = read_metrics(tmp_path)
     assert metrics[-1]["replayed"] == 6 and "jepa_loss" not in metrics[-1]
     assert metrics[-1]["replay_lm_loss"] > 0 == metrics[-1]["replay_jepa_loss"]
@@ -117,10 +104,10 @@ def test_errors_of_examples_are_of_all_their_labels(base, data, tmp_path, end_of
 def test_views_where_something_reads_them(
     base, data, tmp_path, monkeypatch, more, new, replayed
 ):
-    seen = views_seen(monkeypatch)
+    seen = watch_forwards(monkeypatch)
     more = {"stop__steps": 2, **more}
-    passes = run(base, data, tmp_path, 1, lambda recipe: list(seen), **more)
-    assert [(pairs, views) for pairs, _, views in passes] == [
+    passes = run(base, data, tmp_path, 1, lambda recipe: seen, **more)
+    assert [(batch.num_pairs, batch.num_views) for batch in passes] == [
         (8, new),
         (0, 0),
         (8, new),
@@ -131,24 +118,27 @@ def test_views_where_something_reads_them(
 
 
 def test_content_rests_on_steps_without_views(base, data, tmp_path, monkeypatch):
-    seen = views_seen(monkeypatch)
+    seen = watch_forwards(monkeypatch)
     more = {"replay__selection": "content", "loss__jepa_every": 2, "stop__steps": 3}
-    passes = run(base, data, tmp_path, 1, lambda recipe: list(seen), **more)
-    found = [(pairs, views) for pairs, _, views in passes]
+    passes = run(base, data, tmp_path, 1, lambda recipe: seen, **more)
+    found = [(batch.num_pairs, batch.num_views) for batch in passes]
     assert found == [(8, 8), (0, 0), (8, 0), (8, 8), (6, 0)]
     assert [step["memory_size"] for step in read_metrics(tmp_path)] == [8, 8, 16]
 
 
 def test_a_step_costs_the_tokens_of_sft(base, data, tmp_path, monkeypatch):
-    seen = views_seen(monkeypatch)
-    take = functools.partial(run, base, data, inspect=lambda recipe: list(seen))
+    seen = watch_forwards(monkeypatch)
+
+    def take(output_dir, **overrides):
+        passes = run(base, data, output_dir, 1, lambda recipe: seen, **overrides)
+        return [(batch.num_pairs, batch.num_tokens) for batch in passes]
+
     uniform = {"replay__budget": "null", "replay__selection": "uniform"}
     passes = take(tmp_path / "lm", **uniform)
     sft = take(tmp_path / "sft", replay__weight=0)
     assert passes[0::2] == sft  # the new pairs
-    per_pair = sum(tokens for _, tokens, _ in sft) / sum(n for n, _, _ in sft)
-    replay = passes[3::2]
-    for pairs, tokens, _ in replay:
+    per_pair = sum(tokens for _, tokens in sft) / sum(n for n, _ in sft)
+    for pairs, tokens in passes[3::2]:
         assert pairs == 8 and tokens / pairs < 1.25 * per_pair
 
 
