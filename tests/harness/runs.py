@@ -273,6 +273,13 @@ def trained_weights(recipe):
     }
 
 
+def flip(path):
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def adapter_of(path):
     """What a run with adapters trained, from a checkpoint; names as in :func:`trained_weights`."""
     weights, predictor = checkpoint.load_torchtune_adapter(path)

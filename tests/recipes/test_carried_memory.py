@@ -18,6 +18,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 from tests.harness.runs import (
     assert_resumes,
     at_start,
+    flip,
     kill_at_step,
     read_metrics,
     slots_of,
@@ -235,9 +236,7 @@ def test_a_damaged_or_foreign_memory_leaves_nothing_behind(
     slots.write_bytes(slots.read_bytes()[:-100])
     refused("slots.safetensors cannot be read")
     shutil.copytree(earlier, copy)
-    changed = bytearray(slots.read_bytes())
-    changed[-6000] ^= 1
-    slots.write_bytes(changed)
+    flip(slots)
     refused("slots.safetensors is damaged")
     shutil.copytree(earlier, copy)
     (copy / "epoch_0" / "manifest.json").unlink()

@@ -21,7 +21,15 @@ from erjepa_recipe import evaluate_erjepa
 from tests.harness.cases import some_of
 from tests.harness.data import chat, write_jsonl
 from tests.harness.ranks import on_ranks
-from tests.harness.runs import evaluate, paired, predictions, small_config, tiny, train
+from tests.harness.runs import (
+    evaluate,
+    flip,
+    paired,
+    predictions,
+    small_config,
+    tiny,
+    train,
+)
 from tests.reference.three_forwards import hidden_states
 
 
@@ -233,11 +241,8 @@ def test_pairs_that_do_not_fit_are_named_before_any_is_answered(
     ],
 )
 def test_damaged_weights_are_not_scored(trained, tmp_path, file, more):
-    path = tmp_path / "epoch_0"
-    shutil.copytree(trained / "epoch_0", path)
-    content = bytearray((path / file).read_bytes())
-    content[len(content) // 2] ^= 1
-    (path / file).write_bytes(content)
+    path = shutil.copytree(trained / "epoch_0", tmp_path / "epoch_0")
+    flip(path / file)
     with pytest.raises(ValueError, match=f"{file} is damaged: its SHA-256"):
         evaluate(tiny(tmp_path, f"checkpoint_dir={path}", *more))
 

@@ -18,6 +18,7 @@ from tests.harness.runs import (
     adapter_of,
     assert_same,
     at_start,
+    flip,
     small_config,
     train,
     trained_weights,
@@ -218,14 +219,8 @@ def test_what_cannot_be_started_from(base, data, tmp_path, earlier, overrides, m
 
 
 def test_a_damaged_adapter_is_refused(base, data, tmp_path, earlier):
-    path = tmp_path / "copy"
-    path.mkdir()
-    for file in (earlier / "epoch_0").iterdir():
-        if file.is_file():
-            (path / file.name).write_bytes(file.read_bytes())
-    content = bytearray((path / checkpoint.ADAPTER).read_bytes())
-    content[len(content) // 2] ^= 1
-    (path / checkpoint.ADAPTER).write_bytes(content)
+    path = shutil.copytree(earlier / "epoch_0", tmp_path / "copy")
+    flip(path / checkpoint.ADAPTER)
     with pytest.raises(ValueError, match="adapter_model.pt is damaged"):
         train(config(base, data, tmp_path / "run", init_from=path))
 

@@ -3,10 +3,10 @@
 import functools
 import math
 import os
-import random
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +25,7 @@ from tests.harness.runs import (
     assert_resumes,
     assert_same,
     at_start,
+    flip,
     kill_at_step,
     make_config,
     read_metrics,
@@ -265,20 +266,14 @@ def test_positions_past_the_end_of_an_epoch_are_refused(base, data, tmp_path):
         train(cfg)
 
 
-def flip(path, rng):
-    content = bytearray(path.read_bytes())
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
-
-
-def cut(path, rng):
+def cut(path):
     os.truncate(path, path.stat().st_size - 1)
 
 
 DAMAGES = {
     "is damaged: its SHA-256": flip,
     "bytes, not the": cut,
-    "is missing": lambda path, rng: path.unlink(),
+    "is missing": Path.unlink,
 }
 
 
@@ -286,14 +281,13 @@ DAMAGES = {
 def test_damage_of_any_file_is_found_and_the_way_on_works(
     tmp_path, uninterrupted, kind
 ):
-    rng = random.Random(0)
     shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
     newest = tmp_path / "epoch_1"
     files = [p for p in newest.rglob("*") if p.is_file() and p.name != "README.md"]
     assert len(files) > 8
     for file in files:
         content = file.read_bytes()
-        DAMAGES[kind](file, rng)
+        DAMAGES[kind](file)
         with pytest.raises(ValueError, match=re.escape(str(file))) as error:
             checkpoint.latest(tmp_path)
         assert "epoch_1_step_4 is good" in str(error.value)
@@ -301,14 +295,14 @@ def test_damage_of_any_file_is_found_and_the_way_on_works(
         file.write_bytes(content)
     assert checkpoint.latest(tmp_path) == newest
 
-    flip(newest / checkpoint.RECIPE_STATE, rng)
-    flip(tmp_path / "epoch_1_step_4" / checkpoint.ADAPTER, rng)
+    flip(newest / checkpoint.RECIPE_STATE)
+    flip(tmp_path / "epoch_1_step_4" / checkpoint.ADAPTER)
     with pytest.raises(ValueError, match="epoch_1_step_2 is good") as error:
         checkpoint.latest(tmp_path)
     command = str(error.value).splitlines()[-1]
     subprocess.run(command, shell=True, check=True)
     assert checkpoint.latest(tmp_path).name == "epoch_1_step_2"
-    flip(tmp_path / "epoch_1_step_2" / checkpoint.ADAPTER, rng)
+    flip(tmp_path / "epoch_1_step_2" / checkpoint.ADAPTER)
     with pytest.raises(ValueError, match="There is no older checkpoint"):
         checkpoint.latest(tmp_path)
 
