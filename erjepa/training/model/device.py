@@ -76,8 +76,7 @@ def run_device(cfg: Config) -> torch.device:
             f"rank each. Start {count} with --nproc_per_node, and set "
             "gradient_accumulation_steps to keep the number of pairs per step"
         )
-    dtypes = (cfg.dtype, cfg.trainable_dtype)
-    if "bf16" in dtypes and not verify_bf16_support():
+    if cfg.dtype == "bf16" and not verify_bf16_support():
         raise ValueError(
             f"dtype={cfg.dtype}: {torch.cuda.get_device_name()} cannot compute in "
             "bfloat16. Set dtype=fp32"
