@@ -17,7 +17,14 @@ from transformers import (
 
 from erjepa.evaluation.model import load_model
 from tests.harness.models import BASE_SHAPE, write_tokenizer
-from tests.harness.runs import evaluate, make_config, overrides_for, predictions, train
+from tests.harness.runs import (
+    at_start,
+    evaluate,
+    make_config,
+    overrides_for,
+    predictions,
+    train,
+)
 from tests.harness.smollm2 import FOLDER as SMOLLM2
 from tests.harness.smollm2 import real
 from tests.harness.transformers_models import TOKENS, from_pretrained, logits_of
@@ -106,10 +113,9 @@ def test_adapter_in_peft_and_back(run, tmp_path):
     model.save_pretrained(tmp_path / "peft")
     theirs = logits_of(model)
     assert (theirs - logits).abs().max() > 0.1
-    keys = {"output_dir": tmp_path / "run", "init_from": tmp_path / "peft"}
-    keys |= {"optimizer.lr": 0, "stop.steps": 1}
-    cfg = make_config(overrides + [f"{key}={value}" for key, value in keys.items()])
-    (ours,) = train(cfg, 1, lambda recipe: logits_of(recipe._model.decoder))
+    keys = [f"output_dir={tmp_path}/run", f"init_from={tmp_path}/peft"]
+    cfg = make_config([*overrides, *keys])
+    ours = at_start(cfg, 1, lambda recipe: logits_of(recipe._model.decoder))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
