@@ -16,6 +16,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
 from tests.harness.runs import (
+    assert_close_logs,
     assert_resumes,
     at_start,
     flip,
@@ -128,6 +129,26 @@ def test_a_carried_memory_selects_as_its_run_would_have(
     new = carry_on(base, other_data, tmp_path, replay__init_from=earlier, **settings)
     mine = at_start(new, 1, draws)
     assert mine == expected and all(len(drawn) == 8 for drawn in mine)
+
+
+def test_carried_on_by_any_number_of_ranks(base, earlier, other_data, tmp_path):
+    memories = []
+    for ranks in (1, 2):
+        cfg = carry_on(
+            base,
+            other_data,
+            tmp_path / str(ranks),
+            batch_size=8 // ranks,
+            replay__init_from=earlier,
+            replay__init_addresses="recomputed",
+        )
+        memories.append(train(cfg, ranks, slots_of)[0])
+    memory, other = memories
+    assert [m["replayed"] for m in read_metrics(tmp_path / "1")] == [6, 6, 6]
+    assert_close_logs(tmp_path / "2", tmp_path / "1")
+    assert torch.equal(memory["example_ids"], other["example_ids"])
+    for name in ("address_values", "address_indices"):
+        torch.testing.assert_close(memory[name], other[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tmp_path):
