@@ -97,8 +97,7 @@ def slots_to_inherit(run: PreparedRun, stored: StoredMemory) -> Tensor:
         is_new = [text_of(pairs[s]) not in held_out for s in slots.tolist()]
         if copies := len(slots) - sum(is_new):
             log.info(
-                f"{stored.folder}: {counted(copies, 'pair')} that are held out for validation "
-                "are left out."
+                f"{stored.folder}: left out {counted(copies, 'pair')}, held out for validation."
             )
         return slots[torch.tensor(is_new, dtype=torch.bool)]
 
