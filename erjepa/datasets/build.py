@@ -65,7 +65,7 @@ def _build(part: Component, tokenizer: Transform | None, place: str) -> PairedDa
     """
     try:
         return part.build(tokenizer)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         names = "|".join({*signature(part.function).parameters, *part.arguments})
         section = re.compile(rf"\bdataset(?=\.({names})\b|=)")
         error.args = tuple(

@@ -122,7 +122,7 @@ def _reader(path: Path, name: str) -> Callable[..., Iterator[tuple[str, Any]]]:
     """Return what reads a file; a file that is missing or of another type is an error."""
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path}: no such file or folder; set the dataset's source to a file, a folder, "
+            f"{path}: no such file or folder; set dataset.source to a file, a folder, "
             f"a URL or a dataset of the Hugging Face hub, OWNER/NAME{relative_note(path)}"
         )
     suffix = _suffix(name)
@@ -328,5 +328,5 @@ def _reading(what: str) -> Iterator[None]:
     except Exception as error:  # the libraries that read it raise errors of many types
         raise ConnectionError(
             f"{what} could not be read ({type(error).__name__}: {one_line(str(error))}). "
-            "With a copy at hand, set the dataset's source to its file or folder."
+            "With a copy at hand, set dataset.source to its file or folder."
         ) from error

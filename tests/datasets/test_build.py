@@ -75,6 +75,7 @@ def test_something_else_than_pairs(tokenizer):
     ("arguments", "said"),
     [
         ({"source": None}, "{}.source=null names no pairs; give {}.source=FILE"),
+        ({"source": "nowhere.jsonl"}, "set {}.source to a file"),
         ({"max_examples": 0}, "{}.max_examples=0 must"),
         ({"sample_seed": 1}, "{}.sample_seed=1 needs {}.max_examples"),
         ({"column_map": {"input": "a"}}, "Set {}.column_map.input to"),

@@ -26,8 +26,9 @@ from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.doctor.memory import memory_parts
-from erjepa.configs import Config, require_files
-from erjepa.datasets import Pair
+from erjepa.configs import Config, components, require_files
+from erjepa.configs.component import Components
+from erjepa.datasets import Pair, dataset_name, require_sources
 from erjepa.objective import PackedDecoder, StepFlops
 from erjepa.packing import Attention, PackedBatch
 from erjepa.training.model.device import (
@@ -140,6 +141,8 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
         rows = None
         if tokenizer is not None:
             rows = check("pairs", lambda: rows_of_data(run))
+        if (test := cfg.eval_dataset) is not None:
+            check("test pairs", lambda: _test_pairs(test))
         stored = 0 if rows is None else memory_bytes(run, inherited)
         if rows is None:
             rows = check("rows", lambda: longest_rows(run))
@@ -307,6 +310,11 @@ def rows_of_data(run: PreparedRun) -> Rows:
     loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
     return Rows(said, collator.split(longest, accumulated), steps)
+
+
+def _test_pairs(section: Components) -> str:
+    require_sources(section, "eval_dataset")
+    return ", ".join(map(dataset_name, components(section)))
 
 
 def longest_rows(run: PreparedRun) -> Rows:

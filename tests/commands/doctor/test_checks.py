@@ -10,10 +10,10 @@ from erjepa.commands.doctor import checks, main
 from erjepa.commands.memory import main as memory
 from erjepa.configs import load
 from tests.harness.memories import write_run
-from tests.harness.runs import BUILDER, FULL_BUILDER, overrides_for
+from tests.harness.runs import BUILDER, FULL_BUILDER, overrides_for, paired
 
 NAMES = (
-    "versions device attention ranks shared-memory files model tokenizer pairs disk step memory"
+    "versions device attention ranks shared-memory files model tokenizer pairs test-pairs disk step memory"
 ).split()
 
 
@@ -100,6 +100,12 @@ def no_gpu_memory(monkeypatch):
         ),
         ({"max_seq_len": 16}, None, "pairs", "do not fit max_seq_len=16; the longest"),
         ({"dataset__source": "/nowhere.jsonl"}, None, "pairs", "/nowhere.jsonl"),
+        (
+            paired("eval_dataset", "/nowhere.jsonl"),
+            None,
+            "test-pairs",
+            "/nowhere.jsonl: no such file or folder; set eval_dataset.source to",
+        ),
         ({"attention": "flex"}, None, "attention", "FlexAttention needs CUDA"),
         (
             {"init_from": "/nowhere"},
