@@ -4,6 +4,8 @@ Two ranks equal one, a resumed run equals an uninterrupted one, the next run inh
 and transformers and PEFT load the exported weights.
 """
 
+import warnings
+
 import pytest
 import torch
 from peft import PeftModel
@@ -75,7 +77,9 @@ def whole(folder, data, tmp_path_factory):
 
 
 def test_two_ranks_are_one(folder, data, whole, tmp_path):
-    train(config(folder, data, tmp_path, batch_size=4), 2)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "FSDP2-wrapped module")
+        train(config(folder, data, tmp_path, batch_size=4), 2)
     assert len(read_untimed(whole)) == 6
     names = ("loss", "replay_jepa_loss", "grad_norm")
     assert_close_logs(tmp_path, whole, names, rel=2e-4, absolute=0)

@@ -5,6 +5,7 @@ weights. But if no parameter is stored in the dtype of the computation, each is 
 at each use anyway; then FSDP2 does so on one rank too.
 """
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -92,6 +93,10 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     if trained != {dtype}:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
     offload = CPUOffloadPolicy() if cfg.fsdp_cpu_offload else OffloadPolicy()
+    # Logits may be a view, such as those of transformers; nothing changes them in place.
+    warnings.filterwarnings(
+        "ignore", "FSDP2-wrapped module .* returned a view", UserWarning
+    )
     # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in modules_to_shard(cfg, model):
