@@ -174,14 +174,15 @@ def _not_found(run: Path, choice: Choice, ids: list[int]) -> list[str]:
 
 def _next_commands(run: Path, choice: Choice) -> list[str]:
     """Return the commands for the runs beside ``run`` whose memories start with one of its."""
-    options = ["--match", choice.match or "TEXT"]  # ids are numbers of one run
+    # Ids are numbers of one run. With "=", a text may begin with "-".
+    option = f"--match={choice.match or 'TEXT'}"
     if choice.source is not None:
-        options = ["--source", choice.source]
+        option = f"--source={choice.source}"
     commands = []
     whole = Path(os.path.abspath(run))
     for config in sorted(whole.parent.glob(f"*/{CONFIG}")):
         if _starts_from(config, whole) and _folders(config.parent):
-            command = ["erjepa", "memory", "forget", str(config.parent), *options]
+            command = ["erjepa", "memory", "forget", str(config.parent), option]
             commands.append(f"  {shlex.join(command)}")
     name = whole.name
     said = f"These runs started with a memory of {name}; if it was this one, delete there, too:"

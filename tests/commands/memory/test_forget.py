@@ -206,9 +206,9 @@ def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys, way
     (tmp_path / "of_none" / "torchtune_config.yaml").write_text("replay: [")
     folder = os.path.normpath(tmp_path / way)
     for options, given in (
-        (["--match", "of Ann"], "--match 'of Ann'"),
-        (["--source", "new"], "--source new"),
-        (["--ids", "0"], "--match TEXT"),
+        (["--match", "of Ann"], "'--match=of Ann'"),
+        (["--source", "new"], "--source=new"),
+        (["--ids", "0"], "--match=TEXT"),
     ):
         forget(tmp_path / way / "run", *options, "--dry-run")
         assert "These runs" not in capsys.readouterr().out
