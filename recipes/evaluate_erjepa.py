@@ -159,7 +159,6 @@ class EvaluationRecipeERJEPA:
             return
         load_weights(self._model, self._cfg, path)
         if self._cfg.alignment and self._reader and path is not None:
-            checkpoint.require_intact(path, [checkpoint.PREDICTOR])
             self._reader.predictor = checkpoint.load_predictor(path)
         self._loaded = (path,)
 
