@@ -207,6 +207,7 @@ def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys, way
     folder = os.path.normpath(tmp_path / way)
     for options, given in (
         (["--match", "of Ann"], "'--match=of Ann'"),
+        (["--match=- of Ann"], "'--match=- of Ann'"),
         (["--source", "new"], "--source=new"),
         (["--ids", "0"], "--match=TEXT"),
     ):
