@@ -34,6 +34,7 @@ from erjepa.checkpoints.manifest import (
 )
 from erjepa.utils.checked import read_json
 from erjepa.utils.files import CONFIG, EMA, let_others_read
+from erjepa.utils.summary import Summary
 
 log = utils.get_logger("INFO")
 
@@ -247,6 +248,18 @@ def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:
     """Return the name of the folder for the scores of weights in ``path``, or of the base model."""
     name = "base" if path is None else score_name(path)
     return f"{name}{'_validation' * (split == 'validation')}{'_merged' * merged}"
+
+
+def scored_weights(folder: str, summary: Summary) -> str:
+    """Return the name, as :func:`name_of_scores` does, of the weights whose scores are in a folder.
+
+    The answers of another program were scored for weights that are not known; they have the
+    folder's name.
+    """
+    if summary.checkpoint is None:
+        return folder
+    merged = (summary.weights or "").endswith("merged")
+    return name_of_scores(Path(summary.checkpoint), summary.split or "", merged=merged)
 
 
 def load_progress(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from erjepa.checkpoints.checkpoint import scored_weights
 from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
 from erjepa.checkpoints.served_chat import chat_template
@@ -258,7 +259,7 @@ def _scores(summaries: Mapping[str, Summary]) -> str:
         reading = summary.readings[summary.primary]
         low, high = reading.interval
         cells = [
-            markdown_code(name.partition("_on_")[0].removesuffix("_merged")),
+            markdown_code(scored_weights(name, summary).removesuffix("_merged")),
             markdown(summary.weights or "adapter"),
             markdown_code(summary.pairs or ""),
             markdown_code(summary.primary),

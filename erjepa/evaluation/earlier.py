@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erjepa.checkpoints.checkpoint import name_of_scores, progress_of
+from erjepa.checkpoints.checkpoint import name_of_scores, progress_of, scored_weights
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
 from erjepa.evaluation.examples import SCORED, Examples, texts
-from erjepa.evaluation.predictions import SETTINGS, is_of_weights
+from erjepa.evaluation.predictions import SETTINGS
 from erjepa.evaluation.run import find_run
 from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
@@ -35,6 +35,9 @@ class _Settings:
     dataset: Any = None
 
 
+_Scores = tuple[Path, _Settings]  # folder of a finished evaluation
+
+
 @dataclass(frozen=True)
 class EarlierRun:
     """A run that another run started from."""
@@ -44,23 +47,25 @@ class EarlierRun:
     key: str  # of the scored dataset, ``eval_dataset`` or ``dataset``
     pairs: Any  # value of that key in the config, or ``None``
     how: Mapping[str, Any]  # keys of the config that determine the scoring
-    name: str  # of the checkpoint's scores, see :func:`name_of_scores`
-    scores: Sequence[tuple[Path, _Settings]]  # of each finished evaluation
+    merged: bool  # whether its adapter is scored merged
+    own_scores: Sequence[_Scores]  # of the checkpoint
+    other_scores: Sequence[_Scores]  # of the run's other checkpoints
     compared: Sequence[Path]  # earlier checkpoints that its scores were compared with
 
     def datasets(self) -> Iterator[dict[str, Any]]:
         """Yield the keys of each scored dataset; if none was scored, those of the config."""
-        for _, settings in self.scores:
+        # The checkpoint's own come first: they have the settings to repeat.
+        scores = [*self.own_scores, *self.other_scores]
+        for _, settings in scores:
             limit = {"max_new_tokens": settings.max_new_tokens}
             yield {**self.how, self.key: getattr(settings, self.key), **limit}
-        if not self.scores and self.pairs is not None:
+        if not scores and self.pairs is not None:
             yield {**self.how, self.key: self.pairs}
 
-    def scores_on(self, pairs: Any) -> tuple[Path, _Settings] | None:
+    def scores_on(self, pairs: Any) -> _Scores | None:
         """Return the checkpoint's own evaluation on a dataset, or ``None``."""
-        for folder, settings in self.scores:
-            is_own = is_of_weights(folder, self.name)
-            if is_own and getattr(settings, self.key) == pairs:
+        for folder, settings in self.own_scores:
+            if getattr(settings, self.key) == pairs:
                 return folder, settings
         return None
 
@@ -68,7 +73,7 @@ class EarlierRun:
         """Return the command that scores the checkpoint on ``pairs``; ``None``: on a FILE."""
         overrides = [f"checkpoint_dir={self.checkpoint}"]
         overrides += ["eval_split=validation"] * (self.key == SCORED["validation"])
-        overrides += ["merged=True"] * self.name.endswith("_merged")
+        overrides += ["merged=True"] * self.merged
         if pairs is None:
             overrides += [f"{self.key}=erjepa.datasets.paired_dataset"]
             overrides += [f"{self.key}.source=FILE"]
@@ -170,7 +175,7 @@ def _name_in(names: Mapping[str, str], start: Path) -> str | None:
 def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
     values, split = resolved(merged(str(file))), cfg.eval_split
     key, name = SCORED[split], name_of_scores(checkpoint, split, merged=cfg.merged)
-    scores, compared = [], []
+    own, other, compared = list[_Scores](), list[_Scores](), list[Path]()
     for folder, summary in scores_of_run(file.parent).items():
         if summary.before is not None:
             compared.append(Path(os.path.abspath(summary.before.checkpoint)))
@@ -178,12 +183,20 @@ def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
         if all((folder / name).is_file() for name in (PREDICTIONS, SETTINGS)):
             settings = read_json(_Settings, folder / SETTINGS)
             if getattr(settings, key) is not None:
-                scores.append((folder, settings))
-    # The checkpoint's own evaluations come first: they have the settings to repeat.
-    scores.sort(key=lambda scored: not is_of_weights(scored[0], name))
+                is_own = scored_weights(folder.name, summary) == name
+                (own if is_own else other).append((folder, settings))
     how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
-    pairs = values.get(key)
-    return EarlierRun(file, checkpoint, key, pairs, how, name, scores, compared)
+    return EarlierRun(
+        config=file,
+        checkpoint=checkpoint,
+        key=key,
+        pairs=values.get(key),
+        how=how,
+        merged=cfg.merged,
+        own_scores=own,
+        other_scores=other,
+        compared=compared,
+    )
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,7 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
     labels = "+".join(label for label, _ in datasets_of(dataset))
     labels = labels.encode()[:_MAX_LABELS].decode(errors="ignore")
-    # The digest decides: earlier versions had other labels.
-    existing = folder.parent.glob(f"{folder.name}_on_*_{digest[:6]}")
-    return next(existing, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))
-
-
-def is_of_weights(folder: Path, name: str) -> bool:
-    """Return whether a folder of scores, see :func:`folder_of`, is of the weights ``name``."""
-    return f"{folder.name}_on_".startswith(f"{name}_on_")
+    return folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}")
 
 
 def require_own_scores(output_dir: Path, path: Path) -> None:

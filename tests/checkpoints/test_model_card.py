@@ -80,6 +80,24 @@ def test_base_data_keys_and_scores():
     assert OmegaConf.to_container(OmegaConf.create(keys)) == config(seed=37)
 
 
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"checkpoint": "run/kept_on_disk"}, "kept_on_disk"),
+        (
+            {"checkpoint": "run/epoch_1/ema", "weights": "averaged merged"},
+            "epoch_1_ema",
+        ),
+        ({"split": "validation"}, "epoch_1_validation"),
+        ({"checkpoint": "base", "weights": "base"}, "base"),
+        ({"checkpoint": None, "weights": None}, "folder"),  # answers of another program
+    ],
+)
+def test_scores_name_their_checkpoint(keys, expected):
+    card = model_card(config(), {"folder": SUMMARY | keys})
+    assert f"| `{expected}` | {keys.get('weights') or 'adapter'} |" in card
+
+
 def test_scores_of_a_continued_run_have_the_accuracy_of_the_earlier_one():
     before = {
         "checkpoint": "first/epoch_1",
@@ -243,7 +261,8 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     assert (checkpoint / "README.md").read_text() == before and "Not scored" in before
     results = tmp_path / "evaluation" / "epoch_0"
     results.mkdir(parents=True)
-    (results / "summary.json").write_text(json.dumps(SUMMARY))
+    own = {**SUMMARY, "checkpoint": str(checkpoint)}
+    (results / "summary.json").write_text(json.dumps(own))
     other = tmp_path / "other" / "epoch_0"
     other.mkdir(parents=True)
     (other.parent / "torchtune_config.yaml").touch()

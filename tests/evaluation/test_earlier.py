@@ -40,12 +40,15 @@ def write_run(tmp_path, monkeypatch):
             (tmp_path / name / folder).mkdir(parents=True)
         (tmp_path / name / CONFIG).write_text(yaml.safe_dump(keys))
         for folder, dataset in dict(scores).items():
+            weights = folder.removesuffix("_merged")
             path = tmp_path / name / "evaluation" / folder
             path.mkdir(parents=True)
             settings = {"eval_dataset": dataset, "max_new_tokens": 5}
             (path / "settings.json").write_text(json.dumps(settings))
             (path / "predictions.jsonl").touch()
             summary = {**SUMMARY}
+            summary["checkpoint"] = f"{name}/{weights.partition('_also')[0]}"
+            summary["weights"] = "adapter" if weights == folder else "merged"
             if folder in dict(compared):
                 summary["before"] = {**CHANGE, "checkpoint": compared[folder]}
             (path / "summary.json").write_text(json.dumps(summary))
@@ -64,7 +67,7 @@ def found(path, *overrides, warn=None):
 def test_a_dataset_is_scored_as_by_the_run_whose_config_names_it(write_run, tmp_path):
     """b was scored on the dataset of a, too, which does not say how to score it."""
     write_run("a", task="gsm8k", validation={"size": 4}, scores={"epoch_1": data("a")})
-    both = {"epoch_1": data("b"), "epoch_1_on_a": data("a")}
+    both = {"epoch_1": data("b"), "epoch_1_also_a": data("a")}
     write_run("b", "a", task="exact_match", validation={"size": 8}, scores=both)
     write_run("c", "b")
     runs = list(found(tmp_path / "c" / "epoch_1").values())
@@ -111,7 +114,7 @@ def test_runs_that_were_trained_further_since(write_run, tmp_path):
 
 def test_datasets_and_scores(write_run, tmp_path):
     """A run that was scored has the datasets it was scored on; another one that of its config."""
-    scores = {"epoch_0": data("old"), "epoch_1_on_x": data("x"), "epoch_1": data("y")}
+    scores = {"epoch_0": data("old"), "epoch_1_also_x": data("x"), "epoch_1": data("y")}
     write_run("a", scores={**scores, "epoch_1_merged": data("x")}, max_new_tokens=9)
     write_run("b", "a", task="gsm8k")
     write_run("c", "b")
@@ -122,7 +125,7 @@ def test_datasets_and_scores(write_run, tmp_path):
     of_a = list(a.datasets())
     assert [keys["eval_dataset"]["source"][0] for keys in of_a] == [*"yx", "o", "x"]
     assert all(keys["max_new_tokens"] == 5 for keys in of_a)
-    assert str(a.scores_on(data("x"))[0]) == "a/evaluation/epoch_1_on_x"
+    assert str(a.scores_on(data("x"))[0]) == "a/evaluation/epoch_1_also_x"
     assert a.scores_on(data("old")) is None  # of another checkpoint
     command = "tune run erjepa_eval --config a/torchtune_config.yaml "
     assert a.scoring_command(data("a")) == f"{command}checkpoint_dir=a/epoch_1"
@@ -139,15 +142,16 @@ def test_datasets_and_scores(write_run, tmp_path):
 
 
 def test_a_checkpoint_may_have_any_name(write_run, tmp_path):
-    """Also one that looks like that of the scores on another dataset."""
-    scores = {"kept_on_disk": data("x"), "kept_on_disk_on_y_0": data("y")}
-    write_run("a", scores={**scores, "kept": data("z")})
+    """Also one that looks like that of another's scores on another dataset."""
+    scores = {"kept_on_disk": data("x"), "kept_on_disk_also_y": data("y")}
+    others = {"kept": data("z"), "kept_on_disk_on_tape": data("u")}
+    write_run("a", scores={**others, **scores})
     (tmp_path / "a" / "epoch_0").rename(tmp_path / "a" / "kept_on_disk")
     write_run("b", "a/kept_on_disk")
     (a,) = found(tmp_path / "b" / "epoch_1").values()
     for name, dataset in scores.items():
         assert a.scores_on(dataset)[0] == tmp_path / "a" / "evaluation" / name
-    assert a.scores_on(data("z")) is None
+    assert a.scores_on(data("z")) is a.scores_on(data("u")) is None
 
 
 def test_scores_of_another_run_are_no_baseline(write_run, tmp_path):
@@ -253,8 +257,8 @@ def test_a_deleted_run_is_known_from_the_scores_of_a_later_one(
     write_run, tmp_path, scored, is_known
 ):
     """That were compared with it; scores on any other dataset say nothing of it."""
-    scores = {f"epoch_1_on_{name}": data(name) for name in scored}
-    compared = {"epoch_1_on_a": "a/epoch_0"}
+    scores = {f"epoch_1_also_{name}": data(name) for name in scored}
+    compared = {"epoch_1_also_a": "a/epoch_0"}
     write_run("b", "a", scores=scores, compared=compared)
     write_run("c", "b", "a")  # two runs started from a
     write_run("d", "c", "other")  # and no scored one from this

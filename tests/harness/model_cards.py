@@ -6,6 +6,8 @@ import erjepa.configs
 
 READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
 SUMMARY = {
+    "checkpoint": "run/epoch_1",
+    "split": "test",
     "task": "nl_rx",
     "weights": "adapter",
     "pairs": "nl_rx_dataset(split=test)",
