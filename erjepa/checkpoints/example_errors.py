@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TextIO
 
 import pandas as pd
-import torch.distributed as dist
 
 from erjepa.utils.escape import one_line
 from erjepa.utils.files import write_whole
@@ -31,7 +30,7 @@ _FORMAT = {"index": False, "float_format": "%.5g", "na_rep": "nan"}
 
 
 class ExampleErrors:
-    """Writer of a run's ``example_errors.csv``; only rank 0 writes."""
+    """Writer of a run's ``example_errors.csv``. It writes once it was opened, on one rank only."""
 
     def __init__(self, output_dir: Path) -> None:
         self._path = output_dir / EXAMPLE_ERRORS
@@ -39,8 +38,6 @@ class ExampleErrors:
 
     def continue_after(self, step: int) -> None:
         """Open the file, without visits after ``step``: the resumed run repeats them."""
-        if dist.get_rank() != 0:
-            return
         if not step:
             self._path.unlink(missing_ok=True)
         visits = read_visits(self._path)

@@ -25,6 +25,7 @@ from erjepa.replay.addresses import Addresses
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.segments import Segments
 from erjepa.training.model.device import memory_of
+from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.data import fitting_slots
 from erjepa.training.run.inherited import InheritedMemories, open_on_all
 from erjepa.training.run.origins import Origins
@@ -247,8 +248,8 @@ class RunMemory:
             ValueError: if the run's pairs have changed, and the memory has pairs of the old ones, or
                 if the memory would shrink.
         """
-        if self._errors is not None:
-            self._errors.continue_after(step)
+        if (errors := self._errors) is not None:
+            on_rank_zero(lambda: errors.continue_after(step))
         # Its files are closed: the run deletes the checkpoint later.
         stored, self._stored = self._stored, None
         if self.replay is None:
