@@ -191,11 +191,6 @@ class InheritedMemories:
             if not are_kept:
                 tensors = {k: v for k, v in tensors.items() if "address" not in k}
             elif memory.address_table is not None:
-                if state.addresses != first.about.state.memory.addresses:
-                    raise ValueError(
-                        f"{KEY}: the addresses in {stored.folder} are of another projection "
-                        f"than those in {first.folder}; set replay.init_addresses=recomputed"
-                    )
                 try:
                     memory.address_table.restore(state.addresses)
                 except ValueError as error:
@@ -203,6 +198,11 @@ class InheritedMemories:
                         f"{KEY}: {stored.folder}: {error}, or set "
                         "replay.init_addresses=recomputed"
                     ) from None
+                if state.addresses != first.about.state.memory.addresses:
+                    raise ValueError(
+                        f"{KEY}: the addresses in {stored.folder} are of another projection "
+                        f"than those in {first.folder}; set replay.init_addresses=recomputed"
+                    )
             memory.load(tensors, at=len(memory))
             places = stored.places()
             found.update(

@@ -408,6 +408,17 @@ def test_settings_that_differ_from_the_earlier_runs_are_named(memory_of, tmp_pat
     assert changed_settings(memory_of(**keys, replay__capacity=7)) == ""
 
 
+def test_a_memory_without_addresses_joins_none_that_has_them(memory_of, tmp_path):
+    runs = [tmp_path / "with", tmp_path / "without"]
+    for run, address in zip(runs, ("sparse", "none"), strict=True):
+        run.mkdir()
+        saved(memory_of(replay__address=address), run)
+    keys = {"replay__init_from": f"[{runs[0]},{runs[1]}]"}
+    message = "without.* written with none .* or set replay.init_addresses=recomputed"
+    with pytest.raises(ValueError, match=message):
+        start(memory_of(**keys, replay__selection="content"))
+
+
 @pytest.mark.parametrize("draw_from", ["inherited", "all"])
 def test_an_empty_memory_is_none(memory_of, tmp_path, draw_from):
     """A run that inherits it trains as one without, and so does that run when it is resumed."""
