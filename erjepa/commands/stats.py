@@ -1,7 +1,7 @@
 """Count the tokens of a config's pairs, for choosing row_length and max_seq_len.
 
-CONFIG is a path or the name of a packaged config. Its tokenizer and dataset are loaded, its
-weights are not. For plain SFT, which trains without views, add replay.weight=0
+CONFIG is a path or the name of a packaged config. Its base model must be there, but its weights
+are not loaded. For plain SFT, which trains without views, add replay.weight=0
 loss.jepa_weight=0.
 """
 
@@ -35,9 +35,11 @@ def pair_lengths(cfg: "Config") -> list[int]:
 
     import torch
 
+    from erjepa.configs import require_files
     from erjepa.training.run.prepared import PreparedRun
 
-    run = PreparedRun(replace(cfg, seed=cfg.seed or 0), torch.device("cpu"))
+    cfg = require_files(replace(cfg, seed=cfg.seed or 0))
+    run = PreparedRun(cfg, torch.device("cpu"))
     return [run.collators.new.length(pair) for pair in run.dataset.pairs]
 
 

@@ -68,3 +68,14 @@ def test_the_command_prints_the_table(capsys):
     printed = capsys.readouterr().out
     rows = [line.rsplit(maxsplit=1) for line in printed.splitlines()]
     assert rows == [list(row) for row in measured().items()]
+
+
+def test_a_missing_tokenizer_is_named(tmp_path):
+    paths = [
+        f"checkpointer.checkpoint_dir={tmp_path}",
+        f"tokenizer.path={tmp_path}/none",
+    ]
+    with pytest.raises(
+        FileNotFoundError, match="tokenizer.path=.*/none does not exist"
+    ):
+        pair_lengths(load("smollm2_135m_synth", paths))
