@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erjepa.checkpoints.checkpoint import name_of_scores, progress_of, scored_weights
+from erjepa.checkpoints.checkpoint import (
+    name_of_scores,
+    progress_of,
+    scored_weights,
+    with_link,
+)
+from erjepa.checkpoints.fingerprint import digests_of_files
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
@@ -33,6 +39,7 @@ class _Settings:
     max_new_tokens: int
     eval_dataset: Any = None
     dataset: Any = None
+    weights: Any = None  # digests of their files
 
 
 _Scores = tuple[Path, _Settings]  # folder of a finished evaluation
@@ -174,7 +181,11 @@ def _name_in(names: Mapping[str, str], start: Path) -> str | None:
 
 def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
     values, split = resolved(merged(str(file))), cfg.eval_split
-    key, name = SCORED[split], name_of_scores(checkpoint, split, merged=cfg.merged)
+    key = SCORED[split]
+    name, linked = (
+        name_of_scores(path, split, merged=cfg.merged)
+        for path in (checkpoint, with_link(checkpoint))
+    )
     own, other, compared = list[_Scores](), list[_Scores](), list[Path]()
     for folder, summary in scores_of_run(file.parent).items():
         if summary.before is not None:
@@ -183,7 +194,12 @@ def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
         if all((folder / name).is_file() for name in (PREDICTIONS, SETTINGS)):
             settings = read_json(_Settings, folder / SETTINGS)
             if getattr(settings, key) is not None:
-                is_own = scored_weights(folder.name, summary) == name
+                scored = scored_weights(folder.name, summary)
+                is_own = scored == name or (
+                    # The link may have led to other weights then.
+                    scored == linked
+                    and settings.weights == digests_of_files(checkpoint)
+                )
                 (own if is_own else other).append((folder, settings))
     how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
     return EarlierRun(

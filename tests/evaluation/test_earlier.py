@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from erjepa.checkpoints.fingerprint import digests_of_files
 from erjepa.checkpoints.model_card import CONFIG
 from erjepa.configs import load
 from erjepa.evaluation.earlier import earlier_datasets, earlier_runs, starts_of
@@ -152,6 +153,33 @@ def test_a_checkpoint_may_have_any_name(write_run, tmp_path):
     for name, dataset in scores.items():
         assert a.scores_on(dataset)[0] == tmp_path / "a" / "evaluation" / name
     assert a.scores_on(data("z")) is a.scores_on(data("u")) is None
+
+
+def test_scores_of_best_are_those_of_the_checkpoint_it_stood_for(write_run, tmp_path):
+    """Whose weights they have: since then the link may have led to another."""
+    write_run("a", scores={"best": data("x"), "best_ema": data("y")})
+    write_run("b", "a/best")
+    first, best = tmp_path / "a" / "best_step_1", tmp_path / "a" / "best"
+    (first / "ema").mkdir(parents=True)
+    for weights, name in ((first, "best"), (first / "ema", "best_ema")):
+        (weights / "adapter_model.pt").write_bytes(name.encode())
+        path = tmp_path / "a" / "evaluation" / name / "settings.json"
+        settings = json.loads(path.read_text())
+        settings["weights"] = digests_of_files(weights)
+        path.write_text(json.dumps(settings))
+    best.symlink_to(first.name)
+    summary = path.with_name("summary.json")
+    summary.write_text(summary.read_text().replace("a/best_ema", "a/best/ema"))
+    progress = json.dumps({"started_from": {"a/best": "../best_step_1"}})
+    for folder in ("epoch_1", "epoch_1/ema"):
+        (tmp_path / "b" / folder / "progress.json").write_text(progress)
+    (last,) = found(tmp_path / "b" / "epoch_1").values()
+    (averaged,) = found(tmp_path / "b" / "epoch_1" / "ema").values()
+    assert last.scores_on(data("x")) and averaged.scores_on(data("y"))
+    assert last.scores_on(data("y")) is averaged.scores_on(data("x")) is None
+    (first / "adapter_model.pt").write_bytes(b"another")
+    (last,) = found(tmp_path / "b" / "epoch_1").values()
+    assert last.scores_on(data("x")) is None
 
 
 def test_scores_of_another_run_are_no_baseline(write_run, tmp_path):
