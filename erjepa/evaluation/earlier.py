@@ -85,7 +85,8 @@ class EarlierRun:
             overrides += [f"{self.key}=erjepa.datasets.paired_dataset"]
             overrides += [f"{self.key}.source=FILE"]
         elif pairs != self.pairs:
-            overrides.append(f"{self.key}={json.dumps(pairs)}")
+            value = json.dumps(pairs, ensure_ascii=False)
+            overrides.append(f"{self.key}={value}")
         command = ["tune", "run", "erjepa_eval", "--config", str(self.config)]
         return shlex.join([*command, *overrides])
 

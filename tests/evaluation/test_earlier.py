@@ -1,13 +1,14 @@
 """Earlier runs are found by their configs, and their datasets by what they were scored on."""
 
 import json
+import shlex
 
 import pytest
 import yaml
 
 from erjepa.checkpoints.fingerprint import digests_of_files
 from erjepa.checkpoints.model_card import CONFIG
-from erjepa.configs import load
+from erjepa.configs import load, with_overrides
 from erjepa.evaluation.earlier import earlier_datasets, earlier_runs, starts_of
 from tests.harness.model_cards import SUMMARY
 
@@ -140,6 +141,15 @@ def test_datasets_and_scores(write_run, tmp_path):
         runs = found(tmp_path / "c" / "epoch_1", "merged=True")
         assert runs["a/epoch_1"].scores_on(data("x")) is None
         (merged / "aside").rename(merged / name)
+
+
+def test_the_command_that_scores_a_dataset_reads_it_as_it_is(write_run, tmp_path):
+    write_run("a")
+    write_run("b", "a")
+    (a,) = found(tmp_path / "b" / "epoch_1").values()
+    section = {**data("x"), "new_system_prompt": "Be kind: \N{GRINNING FACE} # 'é'\n"}
+    *_, override = shlex.split(a.scoring_command(section))
+    assert with_overrides({}, [override]) == {"eval_dataset": section}
 
 
 def test_a_checkpoint_may_have_any_name(write_run, tmp_path):
