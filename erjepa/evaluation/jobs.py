@@ -101,12 +101,12 @@ def weights_to_score(cfg: Config) -> Sequence[Path | None]:
             belongs to another run, or it holds the scores of another base model.
     """
     if cfg.base_only:
-        if cfg.merged:
-            raise ValueError("merged=True cannot be combined with base_only=True")
-        if cfg.checkpoint != "last":
-            raise ValueError(
-                f"checkpoint={cfg.checkpoint} cannot be combined with base_only=True"
-            )
+        others = ("merged", False), ("checkpoint", "last"), ("checkpoint_dir", None)
+        for key, default in others:
+            if (value := getattr(cfg, key)) != default:
+                raise ValueError(
+                    f"{key}={value} cannot be combined with base_only=True"
+                )
         require_own_base(Path(cfg.output_dir), _base_of(cfg))
         return [None]
     folders = [

@@ -141,6 +141,13 @@ def test_a_run_has_no_scores_of_another(runs):
         assert weights("a", own) == weights("a/on_other", own) == weights("new", own)
 
 
+@pytest.mark.parametrize("key", ["checkpoint_dir=a", "checkpoint=ema", "merged=True"])
+def test_the_base_model_has_no_checkpoint(tmp_path, key):
+    cfg = load("tiny_synth", [f"output_dir={tmp_path}", "base_only=True", key])
+    with pytest.raises(ValueError, match=f"{key} cannot be combined with base_only"):
+        weights_to_score(cfg)
+
+
 def test_scores_of_another_checkpoint_of_the_same_name_stay(runs):
     write_scores_of("a/epoch_0", runs / "scores" / "evaluation" / "epoch_0_on_x")
     assert weights("scores", "a") and weights("scores", "b", "checkpoint=ema")

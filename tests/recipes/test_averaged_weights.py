@@ -259,5 +259,3 @@ def test_they_are_scored_beside_the_last(tmp_path):
     absent = ["checkpoint=ema", f"checkpoint_dir={tmp_path / 'other'}"]
     with pytest.raises(FileNotFoundError, match="checkpoint=ema: .* no averaged weigh"):
         evaluate(tiny(tmp_path, *absent))
-    with pytest.raises(ValueError, match="checkpoint=ema .* with base_only=True"):
-        evaluate(tiny(tmp_path, "checkpoint=ema", "base_only=True"))

@@ -94,8 +94,6 @@ def test_merged_weights_are_those_that_are_exported(trained, tmp_path):
     file.unlink()
     with pytest.raises(FileNotFoundError, match="holds no merged weights"):
         evaluate(tiny(tmp_path, f"checkpoint_dir={both}", "merged=True"))
-    with pytest.raises(ValueError, match="merged=True .* with base_only=True"):
-        evaluate(tiny(tmp_path, "base_only=True", "merged=True"))
 
 
 @pytest.mark.slow
