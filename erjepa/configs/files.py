@@ -107,11 +107,12 @@ def inherits_eval_dataset(name: str, overrides: Sequence[str]) -> bool:
     return inherits and levels[-1].get("eval_dataset") is not None
 
 
-def _places(section: Any) -> list[tuple[Any, Any]]:
-    """Return component and source of each dataset of a section."""
+def _places(section: Any) -> list[list[Any]]:
+    """Return what names the data of each dataset of a section."""
     parts = section if isinstance(section, list) else [section]
     sections = [part for part in parts if isinstance(part, Mapping)]
-    return [(part.get(COMPONENT), part.get("source")) for part in sections]
+    keys = (COMPONENT, "source", "subset", "name")
+    return [[part.get(key) for key in keys] for part in sections]
 
 
 def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:

@@ -92,6 +92,7 @@ FILE = "dataset: {_component_: erjepa.datasets.paired_dataset, source: own.jsonl
     [
         ("tiny_synth", OWN, True),
         ("llama3_2_1b_gsm8k", ["dataset.source=own.jsonl"], True),
+        ("llama3_2_1b_synth", ["dataset.subset=turk"], True),
         ("FILE", [], True),
         ("FILE", ["epochs=2"], True),
         ("FILE", ["eval_dataset=null"], False),
