@@ -66,6 +66,6 @@ def _answer(args: argparse.Namespace, parser: CommandLine) -> None:
         print(f"Wrote {counted(len(answered), 'answer')} of {whose} to {args.output}")
         return
     for answer in answered:
-        cut = "" if answer["finished"] else f"  [cut at {cfg.max_new_tokens} tokens]"
+        cut = "" if answer["finished"] else f"  [cut at {answer['tokens']} tokens]"
         head = f"{answer['prompt']}\n" if len(answered) > 1 else ""
         print(printable(f"{head}{answer['output']}{cut}"))

@@ -78,6 +78,15 @@ def test_an_older_checkpoint_answers_with_other_settings(run, capsys):
     assert [line[:2] for line in lines] == ["1\n", "2\n", ""]
 
 
+def test_an_answer_may_be_cut_where_the_model_has_no_more_positions(
+    run, monkeypatch, capsys
+):
+    cut = {"output": "An", "tokens": 3, "finished": False}
+    monkeypatch.setattr("erjepa.evaluation.chat.generate_texts", lambda *_: [cut])
+    main([str(run), "one", "--set", "max_new_tokens=9"])
+    assert capsys.readouterr().out == "An  [cut at 3 tokens]\n"
+
+
 def test_the_system_message_is_that_of_the_pairs_or_what_is_said(run, monkeypatch):
     seen = []
 
