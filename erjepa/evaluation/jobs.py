@@ -310,17 +310,19 @@ class JobFinder:
 
     @cached_property
     def _train(self) -> _TrainingPairs | None:
-        """The training pairs; ``None`` if their file cannot be reached or is not named."""
+        """The training pairs; ``None`` if their file is not named, cannot be reached or has none by
+        now.
+        """
+        held_out = self._cfg.validation
         try:
             train = build_dataset(self._cfg.dataset, self._tokenizer)
-        except (FileNotFoundError, ConnectionError) as error:
+            ids: Sequence[int] = range(len(train))
+            if held_out.size:  # the run trains neither on these nor on their copies
+                ids = hold_out(train.pairs, held_out.size, held_out.seed).train
+        except (FileNotFoundError, ConnectionError, ValueError) as error:
             reason = str(error).rstrip(".")
             log.info(f"{reason}. Test pairs that occur in training are not counted.")
             return None
-        held_out = self._cfg.validation
-        ids: Sequence[int] = range(len(train))
-        if held_out.size:  # the run trains neither on these nor on their copies
-            ids = hold_out(train.pairs, held_out.size, held_out.seed).train
         data = data_of(self._cfg, train.pairs)
         return _TrainingPairs(texts(train, ids), train.wordings(), data)
 

@@ -66,6 +66,20 @@ def test_a_prompt_that_training_does_not_have_is_said(
     assert all("unless an earlier run was trained" in line for line in warned)
 
 
+@pytest.mark.parametrize("row", [{"input": "a", "output": "b"}, {"input": "a"}])
+def test_scores_do_not_need_the_pairs_of_training(
+    row, cfg, tmp_path, tokenizer, monkeypatch
+):
+    """Whose file may have been overwritten since: with fewer pairs, or with none."""
+    for name in ("on_each_rank", "on_rank_zero"):
+        monkeypatch.setattr(jobs, name, lambda function: function())
+    file = write_jsonl(tmp_path / "train.jsonl", [row])
+    keys = ["dataset=erjepa.datasets.paired_dataset", f"dataset.source={file}"]
+    finder = jobs.JobFinder(cfg(*keys, "validation.size=1"), tokenizer)
+    (job,) = finder.find([None])
+    assert job.seen is None and len(job.examples.ids) == 2
+
+
 def test_targets_are_looked_at_before_anything_is_generated():
     targets = ("a\n#### 1", "2", "#### 3")
     dataset = SimpleNamespace(
