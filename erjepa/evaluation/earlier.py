@@ -113,10 +113,9 @@ def earlier_runs(
             continue
         if file.resolve() in runs:
             continue
-        if path.name == EMA and (checkpoint / EMA).is_dir():
-            checkpoint /= EMA
-        runs[file.resolve()] = _read_run(file, checkpoint, cfg)
-        waiting += starts_of(checkpoint, cfg)
+        run = _read_run(file, checkpoint, cfg, averaged=path.name == EMA)
+        runs[file.resolve()] = run
+        waiting += starts_of(run.checkpoint, cfg)
     compared = [path for run in runs.values() for path in run.compared]
     for whole, text in missing.items():
         if not any(path.is_relative_to(whole) for path in compared):
@@ -180,8 +179,16 @@ def _name_in(names: Mapping[str, str], start: Path) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _read_run(file: Path, checkpoint: Path, cfg: Config) -> EarlierRun:
+def _read_run(
+    file: Path, checkpoint: Path, cfg: Config, *, averaged: bool
+) -> EarlierRun:
+    """Read a run; with ``averaged`` its checkpoint is that of the averaged weights, if any."""
     values, split = resolved(merged(str(file))), cfg.eval_split
+    has_average = (checkpoint / EMA).is_dir()
+    if not checkpoint.exists() and checkpoint.name != EMA:  # its run has deleted it
+        has_average = values.get("ema_decay") is not None
+    if averaged and has_average:
+        checkpoint /= EMA
     key = SCORED[split]
     name, linked = (
         name_of_scores(path, split, merged=cfg.merged)

@@ -114,6 +114,25 @@ def test_runs_that_were_trained_further_since(write_run, tmp_path):
     assert a.scores_on(data("x"))[0] == tmp_path / "a" / "evaluation" / "epoch_0"
 
 
+@pytest.mark.parametrize("decay", [0.9, None])
+def test_averaged_weights_of_a_checkpoint_that_was_deleted(write_run, tmp_path, decay):
+    """Averaged weights are compared with averaged ones, if the earlier run had any."""
+    scores = {"epoch_0": data("x"), "epoch_0_ema": data("x")}
+    write_run("a", scores=scores, ema_decay=decay)
+    summary = tmp_path / "a" / "evaluation" / "epoch_0_ema" / "summary.json"
+    summary.write_text(summary.read_text().replace("epoch_0_ema", "epoch_0/ema"))
+    write_run("b", "a")
+    progress = json.dumps({"started_from": {"a": "epoch_0"}})
+    for folder in ("epoch_1", "epoch_1/ema"):
+        (tmp_path / "b" / folder / "progress.json").write_text(progress)
+    (tmp_path / "a" / "epoch_0").rmdir()
+    (last,) = found(tmp_path / "b" / "epoch_1").values()
+    assert last.scores_on(data("x"))[0].name == "epoch_0"
+    (averaged,) = found(tmp_path / "b" / "epoch_1" / "ema").values()
+    expected = "epoch_0" if decay is None else "epoch_0_ema"
+    assert averaged.scores_on(data("x"))[0].name == expected
+
+
 def test_datasets_and_scores(write_run, tmp_path):
     """A run that was scored has the datasets it was scored on; another one that of its config."""
     scores = {"epoch_0": data("old"), "epoch_1_also_x": data("x"), "epoch_1": data("y")}
