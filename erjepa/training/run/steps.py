@@ -139,16 +139,18 @@ class TrainingPairs:
         offered to the memory, as indices in the dataset, int64.
         """
         offered: set[int] = set()
-        for epoch in range(progress.epoch + 1):
-            first = epoch * self.steps_per_epoch
-            count = min(progress.steps - first, self.steps_per_epoch)
+        # From the newest epoch back: before the memory, the run may have had another dataset.
+        first, count = progress.steps, progress.step_in_epoch
+        for epoch in reversed(range(progress.epoch + 1)):
+            first -= count
             self.sampler.set_position(epoch)
             steps = islice(self.sampler.of_all_ranks(), count)
             for step, examples in enumerate(steps, first):
                 if step >= steps_without and self.has_jepa_loss(step):
                     offered.update(examples)
-            if len(offered) == len(self.train):
+            if first <= steps_without or len(offered) == len(self.train):
                 break
+            count = self.steps_per_epoch
         return torch.tensor(self.train.indices)[sorted(offered)]
 
     def steps(self, progress: RunProgress, memory: RunMemory) -> Iterator[Step]:

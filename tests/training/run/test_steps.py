@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from erjepa.configs import Stop
 from erjepa.training.run.prepared import PreparedRun
+from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.steps import TrainingPairs
 from tests.harness.runs import small_config
 
@@ -37,6 +39,17 @@ def test_one_worker_packs_all_epochs(prepared):
     assert packed == expected and packed[0] != packed[1]
     assert none == [set(), set()]
     assert workers[0] == workers[1] and len(workers[0]) == 1
+
+
+def test_pairs_that_were_offered_after_steps_on_a_shorter_dataset(prepared):
+    """Before its memory, a resumed run may train on another dataset."""
+    pairs = TrainingPairs(prepared)  # whose steps with an odd number have no JEPA loss
+    progress = RunProgress(3, pairs.steps_per_epoch, Stop())
+    progress.epoch, progress.step_in_epoch = 1, 2
+    progress.totals["steps"] = 5  # three of the first epoch
+    pairs.sampler.set_position(1)
+    _, second = list(pairs.sampler)[:2]
+    assert pairs.offered(progress, steps_without=3).tolist() == sorted(second)
 
 
 @pytest.mark.slow
