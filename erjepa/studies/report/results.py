@@ -276,7 +276,10 @@ class Results:
         rows["accuracy"] *= 100
         rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)
         if self.budgets:
-            rows["point"] = rows.budget.where(rows.budget.isin(self.budgets))
+            # Joint training has the compute of all stages, so its budgets are other ones.
+            staged = [m for m in self.methods if self.config.controls(m).has_stages]
+            is_point = rows.budget.isin(self.budgets) & rows.method.isin(staged)
+            rows["point"] = rows.budget.where(is_point)
         ends = ~rows.duplicated(["cell", "dataset"], keep="last")
         if self.config.continual:
             ends &= rows.stage == self.datasets[-1]

@@ -262,6 +262,15 @@ def test_a_sequence_that_has_not_ended(output, lacks):
     assert "no run has reached the end of the sequence" in text
 
 
+def test_joint_training_is_at_no_budget_of_the_stages(output):
+    """Not with half its compute, if one budget is twice another."""
+    change_config(output, budgets=[1.0, 2.0])
+    results = Results(output)
+    assert 2.0 in set(results.runs.budget[results.runs.method == "Joint"])
+    (_, at_budgets) = SECTIONS["matched_compute"].parts(results, "b", results.methods)
+    assert at_budgets.frame["Method"].tolist() == ["SFT"]
+
+
 def test_joint_training_may_end_before_any_sequence(output):
     path = output / "results.jsonl"
     ended = [row for row in read_rows(path) if row["method"] == "Joint"]
