@@ -146,4 +146,5 @@ def _outcomes(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
         there = [pair for pair in pairs if {*pair} <= {*wide}]
         if not there and len(wide.columns) == 2:  # two methods without a claim
             there = [(wide.columns[1], wide.columns[0])]
-        yield dataset, means, {(a, b): (wide[a] - wide[b]).dropna() for a, b in there}
+        gains = {(a, b): (wide[a] - wide[b]).dropna() for a, b in there}
+        yield dataset, means, {pair: gain for pair, gain in gains.items() if len(gain)}

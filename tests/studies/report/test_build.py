@@ -197,6 +197,17 @@ def test_the_summary_says_what_came_out(tmp_path):
     assert "5 of 6 runs have ended" in text and "ER-JEPA content 75.00%, SFT" in text
 
 
+def test_the_summary_compares_methods_only_on_shared_seeds(tmp_path):
+    output = small(tmp_path / "out", report=["accuracy"])
+    path = output / "results.jsonl"
+    ended = {("LLM-JEPA", 23), ("ER-JEPA content", 82), ("SFT", 23)}
+    rows = [row for row in read_rows(path) if (row["method"], row["seed"]) in ended]
+    write_jsonl(path, rows)
+    text = build_report(output).read_text()
+    assert "nan" not in text and "in 0 of 0" not in text
+    assert "Seed by seed LLM-JEPA is" in text
+
+
 def test_figures_follow_the_page(tmp_path):
     """On a narrow screen panels are in a column; in the dark, texts and axes are light."""
     page = build_report(small(tmp_path / "out", report=["single_seeds", "accuracy"]))
