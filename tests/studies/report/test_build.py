@@ -208,6 +208,11 @@ def test_the_summary_compares_methods_only_on_shared_seeds(tmp_path):
     assert "Seed by seed LLM-JEPA is" in text
 
 
+def test_runs_that_end_after_their_epochs_are_not_of_equal_compute(tmp_path):
+    text = build_report(small(tmp_path / "out", report=["accuracy"], match="epochs"))
+    assert "on synth, with 2 seeds each" in text.read_text()
+
+
 def test_figures_follow_the_page(tmp_path):
     """On a narrow screen panels are in a column; in the dark, texts and axes are light."""
     page = build_report(small(tmp_path / "out", report=["single_seeds", "accuracy"]))
