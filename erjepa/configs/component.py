@@ -96,6 +96,8 @@ class Signature:
             ValueError: if the path does not name a component, or arguments are unknown, missing
                 or of the wrong type. The message names the key.
         """
+        if isinstance(value, str):  # a path without arguments
+            value = {COMPONENT: value}
         if not (self.may_be_list and isinstance(value, list) and value):
             return self._read(key, value, synonyms)
         sections = []
