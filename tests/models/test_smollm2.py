@@ -148,6 +148,13 @@ def test_truncation_and_masks(folder):
     assert tokens[mask.count(True)] == 1  # the assistant's <|im_start|>
 
 
+def test_a_damaged_tokenizer_is_named(folder, tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes((folder / "tokenizer.json").read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"{file}: EOF while parsing"):
+        smollm2_tokenizer(str(file))
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [

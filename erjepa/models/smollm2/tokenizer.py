@@ -20,11 +20,14 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
         max_seq_len: number of tokens to which chats are truncated; ``None``: no limit.
 
     Raises:
-        ValueError: if the file lacks a special token of the template.
+        ValueError: if the file cannot be read, or lacks a special token of the template.
     """
 
     def __init__(self, path: str, max_seq_len: int | None = None) -> None:
-        self._tokenizer = Tokenizer.from_file(path)
+        try:
+            self._tokenizer = Tokenizer.from_file(path)
+        except Exception as error:  # noqa: BLE001, tokenizers raises plain Exceptions
+            raise ValueError(f"{path}: {error}") from None
         self._tokenizer.encode_special_tokens = True
         self.special_tokens = {
             token.content: token_id
