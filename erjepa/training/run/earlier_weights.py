@@ -2,6 +2,7 @@
 those that an earlier run or PEFT trained.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,8 +97,10 @@ def _found(recorded: str, name: str) -> Path:
 
 def _is_of(recorded: Path, name: str) -> bool:
     """Whether an absolute path may be what ``name`` stood for: a run, a checkpoint, ``best``."""
-    paths = (recorded, checkpoint.with_link(recorded))
-    return any(path.is_relative_to(Path(name).absolute()) for path in paths)
+    # Without "..", since the runs may have been started in different folders.
+    path, named = os.path.abspath(recorded), os.path.abspath(name)
+    paths = (Path(path), checkpoint.with_link(Path(path)))
+    return any(path.is_relative_to(named) for path in paths)
 
 
 def require_start(cfg: Config, folder: Path, decoder: TransformerDecoder) -> None:

@@ -102,6 +102,18 @@ def test_the_recorded_adapters_are_used_or_missed(tmp_path):
     assert found_adapters(cfg, None) == [str(newest)]
 
 
+def test_a_run_is_the_same_from_another_folder(tmp_path, monkeypatch):
+    january = adapter(tmp_path / "runs" / "january" / "epoch_0")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    cfg = load("tiny_synth", ["base_adapters=[../runs/january]"])
+    adapter(tmp_path / "runs" / "february" / "epoch_0", *found_adapters(cfg, None))
+    monkeypatch.chdir(tmp_path)
+    cfg = load("tiny_synth", ["base_adapters=[runs/january,runs/february]"])
+    found, _ = found_adapters(cfg, None)
+    assert january.samefile(found)
+
+
 def test_the_best_checkpoint_is_recorded_and_not_the_link_to_it(tmp_path):
     january = tmp_path / "january"
     first, second = (adapter(january / f"best_step_{i}") for i in range(2))
