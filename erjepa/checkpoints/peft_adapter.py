@@ -141,7 +141,8 @@ def load_peft_adapter(
             adapters have another rank, kind or layers; the message names the key to set.
     """
     values = parse_json((folder / CONFIG).read_bytes(), str(folder / CONFIG))
-    found = _weights(folder)
+    # In float32, in which another scale rounds no bfloat16 weight.
+    found = {name: weight.float() for name, weight in _weights(folder).items()}
     unread = [key for key in _UNREAD if values.get(key)]
     if values.get("peft_type", "LORA") != "LORA":
         unread.insert(0, "peft_type")

@@ -270,6 +270,19 @@ def test_another_scale_is_in_b(base, data, tmp_path, earlier, changes, alpha, ra
         assert torch.equal(found[name], weight * (ratio if "lora_b" in name else 1))
 
 
+def test_another_scale_of_a_bfloat16_adapter_is_exact(base, data, tmp_path, earlier):
+    def stored(weights):
+        return {name: weight.bfloat16() for name, weight in weights.items()}
+
+    folder = peft_copy(earlier, tmp_path / "x", stored, lora_alpha=24)
+    cfg = config(base, data, tmp_path / "run", init_from=folder)
+    found = at_start(cfg, 1, trained_weights)
+    expected = checkpoint.load_torchtune_adapter(earlier / "epoch_0")[0]
+    for name, weight in expected.items():
+        ratio = 3 if "lora_b" in name else 1  # alpha is 8
+        assert torch.equal(found[name], weight.bfloat16().float() * ratio)
+
+
 @pytest.mark.parametrize("name", ["elsewhere/Llama-3.2-1B-Instruct", "another-base"])
 def test_an_adapter_of_another_base_is_warned_of(
     base, data, tmp_path, earlier, warned, name
