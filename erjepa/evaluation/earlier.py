@@ -26,7 +26,7 @@ from erjepa.tasks.summary import change
 from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.checked import read_json
 from erjepa.utils.files import EMA, PREDICTIONS, config_of_run, moved_along
-from erjepa.utils.summary import Change, scores_of_run
+from erjepa.utils.summary import Change, Summary, scores_of_run
 
 # Keys that determine, in addition to the dataset, the scored examples and the scoring.
 _HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
@@ -183,44 +183,55 @@ def _read_run(
     file: Path, checkpoint: Path, cfg: Config, *, averaged: bool
 ) -> EarlierRun:
     """Read a run; with ``averaged`` its checkpoint is that of the averaged weights, if any."""
-    values, split = resolved(merged(str(file))), cfg.eval_split
-    has_average = (checkpoint / EMA).is_dir()
-    if not checkpoint.exists() and checkpoint.name != EMA:  # its run has deleted it
-        has_average = values.get("ema_decay") is not None
-    if averaged and has_average:
+    values, key = resolved(merged(str(file))), SCORED[cfg.eval_split]
+    if averaged and _has_average(checkpoint, values):
         checkpoint /= EMA
-    key = SCORED[split]
-    name, linked = (
-        name_of_scores(path, split, merged=cfg.merged)
-        for path in (checkpoint, with_link(checkpoint))
-    )
-    own, other, compared = list[_Scores](), list[_Scores](), list[Path]()
-    for folder, summary in scores_of_run(file.parent).items():
-        if summary.before is not None:
-            compared.append(Path(os.path.abspath(summary.before.checkpoint)))
-        # Scores of another engine, by erjepa score, have no settings.
-        if all((folder / name).is_file() for name in (PREDICTIONS, SETTINGS)):
-            settings = read_json(_Settings, folder / SETTINGS)
-            if getattr(settings, key) is not None:
-                scored = scored_weights(folder.name, summary)
-                is_own = scored == name or (
-                    # The link may have led to other weights then.
-                    scored == linked
-                    and settings.weights == digests_of_files(checkpoint)
-                )
-                (own if is_own else other).append((folder, settings))
-    how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
+    summaries = scores_of_run(file.parent)
+    own, other = _scores_of(checkpoint, summaries, cfg)
+    before = [summary.before for summary in summaries.values() if summary.before]
     return EarlierRun(
         config=file,
         checkpoint=checkpoint,
         key=key,
         pairs=values.get(key),
-        how=how,
+        how={"primary": None} | {key: values[key] for key in _HOW if key in values},
         merged=cfg.merged,
         own_scores=own,
         other_scores=other,
-        compared=compared,
+        compared=[Path(os.path.abspath(change.checkpoint)) for change in before],
     )
+
+
+def _has_average(checkpoint: Path, values: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint has averaged weights; if it was deleted, the config tells."""
+    if checkpoint.exists() or checkpoint.name == EMA:
+        return (checkpoint / EMA).is_dir()
+    return values.get("ema_decay") is not None
+
+
+def _scores_of(
+    checkpoint: Path, summaries: Mapping[Path, Summary], cfg: Config
+) -> tuple[list[_Scores], list[_Scores]]:
+    """Return the evaluations of a checkpoint, and those of the other checkpoints of its run."""
+    name, linked = (
+        name_of_scores(path, cfg.eval_split, merged=cfg.merged)
+        for path in (checkpoint, with_link(checkpoint))
+    )
+    own, other = list[_Scores](), list[_Scores]()
+    for folder, summary in summaries.items():
+        # Scores of another engine, by erjepa score, have no settings.
+        if not all((folder / file).is_file() for file in (PREDICTIONS, SETTINGS)):
+            continue
+        settings = read_json(_Settings, folder / SETTINGS)
+        if getattr(settings, SCORED[cfg.eval_split]) is None:
+            continue
+        scored = scored_weights(folder.name, summary)
+        is_own = scored == name or (
+            # The link may have led to other weights then.
+            scored == linked and settings.weights == digests_of_files(checkpoint)
+        )
+        (own if is_own else other).append((folder, settings))
+    return own, other
 
 
 @dataclass(frozen=True)
