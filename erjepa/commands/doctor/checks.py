@@ -6,7 +6,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -14,15 +14,14 @@ from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torchtune.modules.transforms import Transform
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.doctor.memory import memory_parts
@@ -39,6 +38,7 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
+from erjepa.training.run.data import fitting_slots
 from erjepa.training.run.earlier_weights import require_start
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.memory import memory_bytes
@@ -131,16 +131,17 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
             )
         if check("model", lambda: run.model, _sizes) is None:
             return True
-        inherited = 0
+        earlier: list[Subset[Pair]] = []
         if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
-            _, inherited = check(
+            _, earlier = check(
                 "earlier runs",
-                lambda: _earlier_runs(cfg, run.model, tokenizer),
+                lambda: _earlier_runs(run, has_tokenizer=tokenizer is not None),
                 lambda found: found[0],
-            ) or ("", 0)
+            ) or ("", [])
+        inherited = min(sum(map(len, earlier)), cfg.replay.capacity)
         rows = None
         if tokenizer is not None:
-            rows = check("pairs", lambda: rows_of_data(run))
+            rows = check("pairs", lambda: rows_of_data(run, earlier))
         if (test := cfg.eval_dataset) is not None:
             check("test pairs", lambda: _test_pairs(test))
         stored = 0 if rows is None else memory_bytes(run, inherited)
@@ -149,7 +150,7 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
         check("disk", lambda: _disk(run, stored))
         if rows is not None:
             check("step", lambda: _step(run, rows, ranks))
-            check("memory", lambda: _memory(run, rows, device))
+            check("memory", lambda: _memory(run, rows, device, inherited))
     return report.has_faults
 
 
@@ -249,25 +250,27 @@ def _files(cfg: Config) -> Config:
 
 
 def _earlier_runs(
-    cfg: Config, model: PackedDecoder, tokenizer: Transform | None
-) -> tuple[str, int]:
-    """Return the folders of the runs to start from, and the number of pairs to inherit."""
-    resume = is_to_resume(cfg)
-    cfg, starts = find_starts(cfg, resume=resume)
+    run: PreparedRun, *, has_tokenizer: bool
+) -> tuple[str, list[Subset[Pair]]]:
+    """Return the folders of the runs to start from, and the pairs of their memories."""
+    resume = is_to_resume(run.cfg)
+    cfg, starts = find_starts(run.cfg, resume=resume)
     found: list[str | Path] = [*(cfg.base_adapters or [])]
-    inherited = 0
+    inherited = []
     if not resume:
         if cfg.init_from is not None:
             found.append(start := starts[cfg.init_from])
-            require_start(cfg, start, model.decoder)
+            require_start(cfg, start, run.model.decoder)
         if cfg.replay.weight:
             for path in cfg.replay.start_from:
                 stored = open_memory(starts[path], key := key_of(cfg, path))
-                if tokenizer is not None:
-                    fingerprint = PairTexts(tokenizer).fingerprint
-                    require_alike(stored, cfg.replay, fingerprint, key)
+                if has_tokenizer:
+                    require_alike(stored, cfg.replay, run.texts.fingerprint, key)
+                    skip = cfg.skip_too_long
+                    slots = fitting_slots(run, stored, skip_too_long=skip)
+                    pairs = cast(Dataset[Pair], stored.pairs)
+                    inherited.append(Subset(pairs, slots.tolist()))
                 found.append(stored.folder)
-                inherited += len(stored)
     return ", ".join(map(str, found)) or "resumed instead", inherited
 
 
@@ -296,16 +299,18 @@ class Rows(NamedTuple):
         return f"{self.pairs}; rows x tokens of a micro-batch: {shown}, at most {most}"
 
 
-def rows_of_data(run: PreparedRun) -> Rows:
+def rows_of_data(run: PreparedRun, earlier: Sequence[Subset[Pair]] = ()) -> Rows:
+    """Return rows of the run's pairs, the longest also of pairs that it inherits."""
     cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
     size, accumulated = cfg.batch_size, cfg.gradient_accumulation_steps
-    pairs = found.train
+    num_new = len(found.train)
+    pairs: ConcatDataset[Pair] = ConcatDataset([found.train, *earlier])
     lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
     by_length = sorted(range(len(pairs)), key=lengths.__getitem__)
     longest = [pairs[i] for i in by_length[-size * accumulated :]]
     said = (
-        f"{len(pairs):,} to train on, {len(found.held_out):,} to validate on, of at most "
-        f"{max(lengths)} tokens (max_seq_len={cfg.max_seq_len})"
+        f"{num_new:,} to train on, {len(found.held_out):,} to validate on, of at most "
+        f"{max(lengths[:num_new])} tokens (max_seq_len={cfg.max_seq_len})"
     )
     loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
@@ -393,9 +398,9 @@ def _step(run: PreparedRun, rows: Rows, ranks: int) -> str:
     return f"{flops:.2g} FLOPs for {new} new pairs and {replayed} replayed ones"
 
 
-def _memory(run: PreparedRun, rows: Rows, device: Device) -> str:
+def _memory(run: PreparedRun, rows: Rows, device: Device, inherited: int) -> str:
     memory = sys.maxsize if device.memory is None else device.memory
-    parts = memory_parts(run, rows.largest, memory)
+    parts = memory_parts(run, rows.largest, memory, inherited)
     total = sum(parts.values())
     shown = ", ".join(f"{name} {n / GIB:.1f}" for name, n in parts.items() if n)
     text = f"{total / GIB:.1f} GiB for each rank ({shown})"

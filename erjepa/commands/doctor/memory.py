@@ -39,19 +39,23 @@ from erjepa.training.model.sharding import (
     modules_to_shard,
     reshards_after_forward,
 )
+from erjepa.training.run.memory import reserved_slots
 from erjepa.training.run.prepared import PreparedRun
 
 # Layers whose activations are there at once, if the others are offloaded.
 _ON_DEVICE = 3
 
 
-def memory_parts(run: PreparedRun, batch: PackedBatch, memory: int) -> dict[str, int]:
+def memory_parts(
+    run: PreparedRun, batch: PackedBatch, memory: int, inherited: int = 0
+) -> dict[str, int]:
     """Return the bytes that a step needs on the device of a rank, by part.
 
     Args:
         run: its model cannot be used afterwards.
         batch: the largest micro-batch.
         memory: bytes of the device.
+        inherited: number of pairs of earlier runs.
 
     Returns:
         Part to bytes; their sum is the peak. The parts are ``weights`` of this rank, ``gathered
@@ -82,7 +86,8 @@ def memory_parts(run: PreparedRun, batch: PackedBatch, memory: int) -> dict[str,
         parts |= dict.fromkeys(("weights", "optimizer", "averaged weights"), 0)
     if replay.weight:
         slot, projection = slot_bytes(run.slot_settings, model.embed_dim)
-        parts["replay memory"] = replay.capacity * slot + projection
+        slots = replay.capacity + reserved_slots(replay, inherited)
+        parts["replay memory"] = slots * slot + projection
     return parts
 
 

@@ -44,14 +44,14 @@ def memory_bytes(run: PreparedRun, inherited: int = 0) -> int:
         return 0
     settings, pairs = run.slot_settings, run.dataset.pairs
     slot, _ = slot_bytes(settings, run.model.embed_dim)
-    slots = settings.capacity + _reserved(settings, inherited)
+    slots = settings.capacity + reserved_slots(settings, inherited)
     if settings.on_revisit != "append":
         slots = min(slots, len(pairs) + inherited)
     tokens = pairs.lengths.sum() / len(pairs)
     return int(slots * (slot + _TOKEN * tokens))
 
 
-def _reserved(settings: ReplaySettings, inherited: int) -> int:
+def reserved_slots(settings: ReplaySettings, inherited: int) -> int:
     """Number of slots beside the capacity: those of inherited pairs, if only these are drawn."""
     return 0 if settings.draw_from == "all" else inherited
 
@@ -151,7 +151,7 @@ class RunMemory:
         if not (has_addresses or settings.needs_addresses):
             settings = replace(settings, address="none")
         width = self._run.model.embed_dim
-        reserved = _reserved(settings, inherited)
+        reserved = reserved_slots(settings, inherited)
         both = replace(settings, capacity=settings.capacity + reserved)
         require_room(both, width, memory_of(device))
         return EpisodicReplay(

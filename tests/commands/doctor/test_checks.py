@@ -9,6 +9,7 @@ import torch
 from erjepa.commands.doctor import checks, main
 from erjepa.commands.memory import main as memory
 from erjepa.configs import load
+from tests.harness.data import write_jsonl
 from tests.harness.memories import write_run
 from tests.harness.runs import BUILDER, FULL_BUILDER, overrides_for, paired
 
@@ -198,9 +199,30 @@ def test_inherited_pairs_take_space(doctor, small, tmp_path, monkeypatch):
         return counted(run, inherited)
 
     monkeypatch.setattr(checks, "memory_bytes", memory_bytes)
-    for overrides in ({}, {"replay__init_from": earlier}):
+    start = {"replay__init_from": earlier}
+    for overrides in ({}, start, {**start, "replay__capacity": 2}):
         assert doctor(*small(**overrides))[0] == 0
-    assert counts == [0, 3]
+    assert counts == [0, 3, 2]
+
+
+def test_inherited_pairs_may_be_the_longest(doctor, small, tmp_path):
+    def pairs(name, source):
+        path = tmp_path / f"{name}.jsonl"
+        write_jsonl(path, [{"input": source, "output": "b"}] * 4)
+        return paired("dataset", path)
+
+    memory(
+        ["create", str(tmp_path / "old"), *map(str, small(**pairs("old", "a" * 90)))]
+    )
+    alone = {**pairs("new", "a"), "max_seq_len": 300}
+    after = {**alone, "replay__init_from": tmp_path / "old"}
+    _, found = doctor(*small(**alone))
+    _, longer = doctor(*small(**after))
+    short, long = (f["pairs"][1].partition(", at most 1 x ") for f in (found, longer))
+    assert short[0] == long[0] and int(short[2]) + 80 < int(long[2])
+    code, found = doctor(*small(**{**after, "max_seq_len": 60}))
+    assert (code, faults(found)) == (2, ["earlier-runs"])
+    assert "do not fit max_seq_len=60; the longest" in found["earlier-runs"][1]
 
 
 def test_a_memory_of_another_tokenizer(doctor, small, tmp_path):

@@ -12,18 +12,25 @@ from erjepa.commands.doctor.checks import longest_rows, rank_of
 from erjepa.commands.doctor.memory import activation_bytes, memory_parts
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
+from erjepa.replay import slot_bytes
 from erjepa.training.run.prepared import PreparedRun
-from tests.harness.models import PREDICTOR_IDS, VOCAB, random_pairs, small_decoder
+from tests.harness.models import (
+    BASE_SHAPE,
+    PREDICTOR_IDS,
+    VOCAB,
+    random_pairs,
+    small_decoder,
+)
 from tests.harness.runs import FULL_BUILDER, make_config, small_config, train
 
 LORA = {}
 EVERY_WEIGHT = {"model": FULL_BUILDER, "dtype": "bf16"}
 
 
-def counted(cfg, ranks):
+def counted(cfg, ranks, inherited=0):
     with rank_of(ranks):
         run = PreparedRun(cfg, torch.device("cpu"))
-        return memory_parts(run, longest_rows(run).largest, 1 << 40)
+        return memory_parts(run, longest_rows(run).largest, 1 << 40, inherited)
 
 
 def held(recipe):
@@ -70,6 +77,15 @@ def test_a_run_holds_what_is_counted(base, data, tmp_path, overrides, ranks):
     measured = train(cfg, ranks, held)[0]
     parts = counted(cfg, ranks)
     assert {name: parts[name] for name in measured} == measured
+
+
+@pytest.mark.parametrize(("draw_from", "slots"), [("all", 50), ("inherited", 53)])
+def test_inherited_pairs_have_slots(base, data, tmp_path, draw_from, slots):
+    settings = {"replay__capacity": 50, "replay__draw_from": draw_from}
+    cfg = small_config(base, data, tmp_path, **settings)
+    slot, projection = slot_bytes(cfg.replay, BASE_SHAPE["embed_dim"])
+    parts = counted(cfg, 1, inherited=3)
+    assert parts["replay memory"] == slots * slot + projection
 
 
 @contextmanager
