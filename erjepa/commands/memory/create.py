@@ -1,7 +1,7 @@
 """Make a memory from a dataset, without a run."""
 
 import os
-import tempfile
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from tqdm import tqdm
 
-from erjepa.checkpoints.checkpoint import MEMORY
+from erjepa.checkpoints.checkpoint import MEMORY, SCRATCH
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.configs import Config, require_files
@@ -100,14 +100,17 @@ def create(
     }
     where = dict(zip(ids.tolist(), map(dataset.where, places.tolist()), strict=True))
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
-        aside = Path(scratch, out.name)
-        aside.mkdir()
+    aside = out.with_name(f".{out.name}{SCRATCH}")
+    shutil.rmtree(aside, ignore_errors=True)  # of a command that was killed
+    aside.mkdir()
+    try:
         write_memory(aside / MEMORY, replay, about)
         write_texts(aside / MEMORY, replay.memory, run.texts, where.__getitem__)
         OmegaConf.save(OmegaConf.create(cfg.as_written()), aside / CONFIG)
         write_manifest(aside)
         os.rename(aside, out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
     return len(replay), len(places)
 
 

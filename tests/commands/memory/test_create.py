@@ -221,3 +221,17 @@ def test_a_hidden_folder_of_that_name_stays(tmp_path, sources):
     create(tmp_path / "venv", one(sources[0]), "--number", "5")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".venv", "venv"]
     assert (tmp_path / ".venv" / "kept").exists()
+
+
+def test_what_a_killed_command_left_is_removed(tmp_path, sources, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)  # as after SIGKILL
+        patch.setattr("os.rename", stop)
+        with pytest.raises(SystemExit):
+            create(tmp_path / "a", one(sources[0]))
+    assert len([*tmp_path.iterdir()]) == 1
+    assert len(create(tmp_path / "a", one(sources[0]))) == 20
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
