@@ -82,7 +82,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             # Memories last, so that the repeated command still finds the pairs.
             for stored in memories:
                 _rewrite(stored, ids)
-    lines = [f"Deleted {counted(len(ids), 'pair')} from {run}."]
+    lines = [f"Deleted {counted(len(ids), 'pair')} from {run}"]
     if scored := len([*run.glob(f"evaluation/*/{PREDICTIONS}")]):
         lines.append(
             f"Not searched: {counted(scored, 'file')} of scored pairs, with their texts, "

@@ -224,12 +224,12 @@ def test_the_runs_that_inherited_the_memory_are_named(run, tmp_path, capsys, way
 def test_numbers_of_no_pair_are_named(run, capsys):
     absent = f"No pair in {run} has the number 98, 99 (column example of --csv).\n"
     forget(run, "--ids", 99, 98)
-    assert capsys.readouterr().out == f"Deleted 0 pairs from {run}.\n{absent}"
+    assert capsys.readouterr().out == f"Deleted 0 pairs from {run}\n{absent}"
     assert len(open_memory(run)) == len(EXAMPLES)
     forget(run, "--ids", 99, 1, 98, "--dry-run")
     assert capsys.readouterr().out.endswith(absent)
     forget(run, "--ids", 99, 1, 98)
-    assert capsys.readouterr().out == f"Deleted 1 pair from {run}.\n{absent}"
+    assert capsys.readouterr().out == f"Deleted 1 pair from {run}\n{absent}"
 
 
 def test_a_dry_run_shows_the_pairs_and_changes_nothing(run, capsys):
