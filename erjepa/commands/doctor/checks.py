@@ -49,6 +49,7 @@ from erjepa.training.run.start import (
     require_fresh_output,
 )
 from erjepa.training.run.steps import TrainingPairs
+from erjepa.training.step.passes import flops_of
 
 GIB = 2**30
 USED = 0.9  # usable part of a GPU's memory, beside its context, NCCL and fragmentation
@@ -386,16 +387,20 @@ def _disk(run: PreparedRun, memory: int) -> str:
 
 
 def _step(run: PreparedRun, rows: Rows, ranks: int) -> str:
+    """Return the mean FLOPs of the steps, of which those that lack their views replay nothing."""
     cfg, replay = run.cfg, run.cfg.replay
     count_flops = StepFlops(run.model.decoder)
-    counted = sum(map(count_flops, (b for step in rows.steps for b in step)))
-    flops = ranks * counted / len(rows.steps)
     new = cfg.batch_size * cfg.gradient_accumulation_steps * ranks
-    if not replay.weight or replay.share is not None:
-        return f"{flops:.2g} FLOPs for {new} pairs"
-    replayed = replay.budget or new
-    flops *= 1 + replayed / new
-    return f"{flops:.2g} FLOPs for {new} new pairs and {replayed} replayed ones"
+    replayed, said = 0, f"{new} pairs"
+    if replay.weight and replay.share is None:
+        replayed = replay.budget or new
+        said = f"{new} new pairs and {replayed} replayed ones"
+    flops = 0.0
+    for step in rows.steps:
+        counted = sum(flops_of(b, len(step), run.loss_fn, count_flops) for b in step)
+        replays = run.views == "none" or any(b.num_views for b in step)
+        flops += ranks * counted * (1 + replays * replayed / new)
+    return f"{flops / len(rows.steps):.2g} FLOPs for {said}"
 
 
 def _memory(run: PreparedRun, rows: Rows, device: Device, inherited: int) -> str:

@@ -178,9 +178,7 @@ class Passes:
         return totals._replace(flops=totals.flops + of_whole, seed=seed)
 
     def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
-        flops = self._count_flops(batch)
-        if num_batches > 1 and batch.num_views and self._loss_fn.needs_whole_batch:
-            flops += self._count_flops.forward(batch)
+        flops = flops_of(batch, num_batches, self._loss_fn, self._count_flops)
         return StepTotals(
             labels=batch.num_labels,
             pairs=batch.num_pairs,
@@ -326,6 +324,16 @@ class Passes:
         self, predicted: Tensor, target: Tensor, totals: StepTotals
     ) -> tuple[Tensor, dict[str, Tensor]]:
         return self._loss_fn.whole(predicted, target, totals.seed)
+
+
+def flops_of(
+    batch: PackedBatch, num_batches: int, loss_fn: JEPALoss, count_flops: StepFlops
+) -> int:
+    """Return the FLOPs of one of ``num_batches`` micro-batches of a pass."""
+    flops = count_flops(batch)
+    if num_batches > 1 and batch.num_views and loss_fn.needs_whole_batch:
+        flops += count_flops.forward(batch)
+    return flops
 
 
 def _require_equal(checksums: list[int], step: int) -> None:

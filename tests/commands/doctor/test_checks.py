@@ -62,17 +62,39 @@ def test_a_run_that_works(doctor, small):
     assert found["step"][1].endswith(" FLOPs for 8 new pairs and 8 replayed ones")
 
 
-def test_the_flops_of_replayed_pairs_are_of_as_many_as_there_are(doctor, small):
-    def step(**overrides):
+@pytest.fixture
+def step(doctor, small):
+    """Returns the FLOPs and the pairs of a step."""
+
+    def read(**overrides):
         _, found = doctor(*small(**overrides), "--nproc_per_node", 2)
         flops, _, pairs = found["step"][1].partition(" FLOPs for ")
         return float(flops), pairs
 
+    return read
+
+
+def test_the_flops_of_replayed_pairs_are_of_as_many_as_there_are(step):
     new, pairs = step(replay__weight=0)
     assert pairs == "8 pairs"
     few, pairs = step(replay__budget=2)
     assert pairs == "8 new pairs and 2 replayed ones"
     assert few / new == pytest.approx(1.25, rel=0.06)  # of two digits
+
+
+def test_only_steps_with_a_jepa_loss_replay(step):
+    without = {"replay__weight": 0}
+    new, _ = step(**without)
+    sft, _ = step(**without, loss__jepa_weight=0)
+    both, _ = step(loss__jepa_every=2)
+    assert both == pytest.approx((2 * new + sft) / 2, rel=0.08)
+
+
+def test_the_forward_pass_that_looks_ahead_is_counted(step):
+    keys = {"batch_size": 2, "gradient_accumulation_steps": 2}
+    cosine, _ = step(**keys)
+    infonce, _ = step(**keys, loss__distance="infonce")
+    assert infonce > 1.2 * cosine
 
 
 def too_little_disk(monkeypatch):
