@@ -123,7 +123,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         start = load_start(cfg, checkpointer, model, self._pairs, starts, path)
         self._setup_training(start, checkpointer, serving)
         # A run that is refused, or already over, leaves the config of the one before in its folder.
-        self._metrics_log = MetricsLog(cfg, self._progress, device)
+        # Without with_resharding: another machine, or number of ranks, may resume by that config.
+        self._metrics_log = MetricsLog(prepared.cfg, self._progress, device)
         if not self._progress.is_over():
             out, section = Path(cfg.output_dir), cfg.as_dict()["dataset"]
             on_rank_zero(lambda: write_prompt_format(out, prepared.dataset, section))

@@ -108,6 +108,11 @@ def test_what_fits_is_kept_gathered(name, gib, kept):
     assert not reshards_after_forward(kept_always, model, gib << 30)
 
 
+def test_the_config_of_a_run_leaves_it_to_the_next_machine(base, data, tmp_path):
+    train(small_config(base, data, tmp_path, stop__steps=1))
+    assert make_config([], str(tmp_path)).fsdp_reshard_after_forward is None
+
+
 def decoder_of_transformers():
     return TransformersDecoder(random_model("llama"))
 
