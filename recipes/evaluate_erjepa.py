@@ -25,6 +25,7 @@ from erjepa.training.model.device import attention_of, device_of, run_device
 from erjepa.training.model.distributed import gather_objects, on_rank_zero
 from erjepa.training.run.process_group import process_group
 from erjepa.training.run.signals import end_with_launcher
+from erjepa.utils.command_line import leave
 from erjepa.utils.escape import one_line
 from erjepa.utils.summary import Summary
 
@@ -89,18 +90,19 @@ class EvaluationRecipeERJEPA:
         summaries = [self._evaluate(job) for job in self._jobs]
         return [summary for summary in summaries if summary is not None]
 
-    def exit_code(self, summaries: Sequence[Summary]) -> int:
-        """Return 3 if accuracy on earlier data fell by more than ``max_forgetting``, else 0."""
-        limit, code = self._cfg.max_forgetting, 0
+    def forgotten(self, summaries: Sequence[Summary]) -> str:
+        """Return a text, the same on every rank, that names the earlier datasets on which accuracy
+        fell by more than ``max_forgetting``; empty if there are none.
+        """
+        limit, lines = self._cfg.max_forgetting, []
         for summary in summaries:
             before = summary.before
             if limit is not None and before and -before.difference > limit:
-                code = EXIT_FORGOTTEN
-                log.error(
+                lines.append(
                     f"max_forgetting={limit}: on {summary.pairs}, {before.lost} of "
                     f"{before.examples} answers were lost and {before.gained} gained."
                 )
-        return on_rank_zero(lambda: code)
+        return on_rank_zero(lambda: "\n".join(lines))
 
     def _evaluate(self, job: Job) -> Summary | None:
         """Generate the missing answers and score all of them. Return the summary on rank 0."""
@@ -235,7 +237,7 @@ def _log_line(summary: Summary) -> str:
 
 
 @erjepa.configs.parse
-def recipe_main(cfg: Config) -> int:
+def recipe_main(cfg: Config) -> None:
     """Entry point for the recipe.
 
     Configurable parameters are read in the following order:
@@ -246,8 +248,9 @@ def recipe_main(cfg: Config) -> int:
     with process_group(run_device(cfg), cfg.step_timeout):
         recipe = EvaluationRecipeERJEPA(cfg)
         recipe.setup()
-        exit_code = recipe.exit_code(recipe.evaluate())
-    return exit_code
+        forgotten = recipe.forgotten(recipe.evaluate())
+    if forgotten:
+        leave(forgotten, EXIT_FORGOTTEN)
 
 
 if __name__ == "__main__":

@@ -93,11 +93,11 @@ class CommandLine(argparse.ArgumentParser):
                 text = f"{error.filename}: {error.strerror}"
             if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
                 text += f": pip install 'erjepa[{_EXTRAS[error.name]}]'"
-            _leave(f"{self.prog}: error: {text}")
+            leave(f"{self.prog}: error: {text}")
 
     def error(self, message: str) -> NoReturn:
         """Report invalid arguments; called by argparse."""
-        _leave(f"{self.format_usage()}{self.prog}: error: {message}")
+        leave(f"{self.format_usage()}{self.prog}: error: {message}")
 
 
 def is_users(error: BaseException) -> bool:
@@ -120,8 +120,8 @@ def is_users(error: BaseException) -> bool:
     )
 
 
-def _leave(text: str) -> NoReturn:
-    """Print a message once for all ranks, and exit with code 2."""
+def leave(text: str, code: int = 2) -> NoReturn:
+    """Print a message once for all ranks, which call this together, and exit with ``code``."""
     text = printable(text)
     if os.environ.get("RANK", "0") != "0":
         # The launcher must not list this rank as failed when it ends it.
@@ -135,4 +135,4 @@ def _leave(text: str) -> NoReturn:
             json.dump({"message": {"message": text, "extraInfo": about}}, record)
     else:
         print(text, file=sys.stderr, flush=True)
-    sys.exit(2)
+    sys.exit(code)

@@ -7,6 +7,7 @@ of ranks.
 import json
 import logging
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from omegaconf import OmegaConf
@@ -56,11 +57,11 @@ def run(cfg, inspect, ranks=1):
 
 
 def evaluate(cfg, ranks=1):
-    """The summaries, and the exit code; nothing is warned of."""
+    """The summaries, and what is said to be forgotten; nothing is warned of."""
 
     def scored(recipe):
         summaries = recipe.evaluate()
-        return summaries, recipe.exit_code(summaries)
+        return summaries, recipe.forgotten(summaries)
 
     found, said = run(cfg, scored, ranks)
     assert not said
@@ -120,13 +121,13 @@ def test_pairs_that_were_held_out_are_not_in_training(base, runs):
 
 
 def test_what_became_of_the_answers(base, runs):
-    (first,), code = evaluate(config(base, runs, "first", max_forgetting=0))
-    assert (first.accuracy, code, first.before) == (1, 0, None)
+    (first,), lost = evaluate(config(base, runs, "first", max_forgetting=0))
+    assert (first.accuracy, lost, first.before) == (1, "", None)
     assert first.targets_in_train == len(FIRST)
 
     cfg = config(base, runs, "second", max_forgetting=0.3)
-    (new, old), code = evaluate(cfg, 2)
-    assert (code, new.before) == (3, None)
+    (new, old), lost = evaluate(cfg, 2)
+    assert lost.startswith("max_forgetting=0.3: on paired_dataset(") and not new.before
     for summary in (new, old):  # the pairs of the first run are not known
         assert summary.targets_in_train is summary.unseen_pairs is None
     folders = sorted(path.name for path in (runs / "second" / "evaluation").iterdir())
@@ -141,14 +142,32 @@ def test_what_became_of_the_answers(base, runs):
     assert read_summary(runs / "second" / "evaluation" / folders[1]).before == found
 
     nothing_new = config(base, runs, "second", "eval_dataset=null", max_forgetting=0.99)
-    ((again,), code) = evaluate(nothing_new)
-    assert (again.before, code) == (found, 0)
+    ((again,), lost) = evaluate(nothing_new)
+    assert (again.before, lost) == (found, "")
     # The earlier run held no pairs out.
     held_out = {"validation__size": 1, "eval_every_n_steps": 5, "keep_best": True}
     validated = config(base, runs, "second", **held_out)
     assert run(validated, lambda recipe: len(recipe._jobs)) == (2, [])
     alone = config(base, runs, "second", eval_earlier=False)
     assert run(alone, lambda recipe: len(recipe._jobs)) == (1, [])
+
+
+def test_the_launcher_ends_with_what_was_forgotten(base, runs, monkeypatch):
+    """In its table of failed ranks; a log line would be above its traceback."""
+    evaluate(config(base, runs, "first"))
+    cfg, file = config(base, runs, "second", max_forgetting=0.3), runs / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    # The harness has joined one.
+    monkeypatch.setattr(evaluate_erjepa, "process_group", lambda *_: nullcontext())
+
+    def exit_code():
+        with pytest.raises(SystemExit) as end:
+            evaluate_erjepa.recipe_main.__wrapped__(cfg)
+        return end.value.code
+
+    assert on_ranks(exit_code, 1) == [3]
+    text = json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"]
+    assert text.startswith("max_forgetting=0.3: on ") and "answers were lost" in text
 
 
 def test_best_may_become_another_checkpoint_between_two_datasets(
@@ -263,12 +282,12 @@ def test_answers_of_one_earlier_run_to_other_pairs_are_warned_of(base, runs):
     for name, answers in (("first", FIRST), ("second", SECOND)):
         write_pairs(source, answers)
         evaluate(config(base, runs, name, same))
-    (summary,), code = evaluate(third)
-    assert (summary.before.checkpoint, code) == (str(runs / "second" / "epoch_0"), 0)
+    (summary,), lost = evaluate(third)
+    assert (summary.before.checkpoint, lost) == (str(runs / "second" / "epoch_0"), "")
     write_pairs(source, {"say b": "cd"})
     evaluate(config(base, runs, "second", same, eval_earlier=False))
     first = runs / "first" / "epoch_0"
     with pytest.raises(ValueError, match=f"has other pairs than when {first} was"):
         run(third, lambda recipe: None)
     evaluate(config(base, runs, "first", same))
-    assert evaluate(third)[1] == 0
+    assert evaluate(third)[1] == ""
