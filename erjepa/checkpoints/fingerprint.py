@@ -43,6 +43,11 @@ _FIXED = (
     *("validation.size", "validation.seed", "max_steps_per_epoch", "dataset.weight"),
     _INHERITS,
 )
+# A resumed run cannot change these once it has a memory.
+_OF_MEMORY = (
+    *("dataset", "replay.on_revisit"),
+    *("replay.address", "replay.address_dim", "replay.address_top_k"),
+)
 _SAMPLE = 256  # values of each weight in the digest
 _BLOCKS, _BLOCK = 256, 4096  # of a file in its digest: number, and bytes of each
 # Defaults of keys that old checkpoints may lack.
@@ -183,13 +188,14 @@ def changed_keys(
             "datasets, replay.share, replay.draw_from, whether it replays a share, "
             "loss.jepa_every, its validation pairs, and the memory that it started with."
         )
-    if has_other_pairs := "dataset" in refused and bool(saved["replay.weight"]):
+    of_memory = _OF_MEMORY if saved["replay.weight"] else ()
+    if any(key in of_memory for key in refused):
         lines.append(
-            "The memory has pairs of its dataset; to train on another one, set a new output_dir "
-            f"and continue_from={where}"
+            "The memory keeps its dataset, on_revisit and addresses; to change one, set a new "
+            f"output_dir and continue_from={where}"
         )
     turns_replay = "replayed share" in refused  # on or off
-    kept = {*_FIXED, *["dataset"] * has_other_pairs, *["replay.weight"] * turns_replay}
+    kept = {*_FIXED, *of_memory, *["replay.weight"] * turns_replay}
     if free := sorted(key for key in refused if key not in kept):
         allowing = shlex.quote(f"resume_changes=[{','.join(free)}]")
         lines.append(f"Keep what it had, or allow the change: {allowing}")

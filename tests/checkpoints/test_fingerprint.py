@@ -154,15 +154,16 @@ def test_unknown_changes_are_refused(name):
 
 
 @pytest.mark.parametrize("weight", [0, 1.0])
-def test_other_data_is_for_a_run_that_continues_the_memory(weight):
-    saved = {"dataset": "a", "views": "shared", "replay.weight": weight}
-    here = {**saved, "dataset": "b", "views": "standalone"}
+@pytest.mark.parametrize("key", ["dataset", "replay.on_revisit", "replay.address_dim"])
+def test_what_a_memory_keeps_is_for_a_run_that_continues_it(key, weight):
+    saved = {key: "a", "views": "shared", "replay.weight": weight}
+    here = {**saved, key: "b", "views": "standalone"}
     with pytest.raises(ValueError) as error:
         changed_keys(saved, here, [], "run/epoch_0")
     *_, memory, way_on = str(error.value).splitlines()
     names_memory = memory.endswith("set a new output_dir and continue_from=run/epoch_0")
     assert names_memory == bool(weight)
-    offered = "views" if weight else "dataset,views"
+    offered = "views" if weight else f"{key},views"
     assert way_on.endswith(f"'resume_changes=[{offered}]'")
 
 
