@@ -137,7 +137,8 @@ def test_ranks_average_alike(base, data, tmp_path, unbroken):
         torch.testing.assert_close(one[name], average, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.slow
 def test_killed_and_resumed(base, data, tmp_path, unbroken, ranks):
     train_and_kill(config(base, data, tmp_path, **SHORT), 2, kill_at_step(6))
     resumed = {"resume_from_checkpoint": True, "batch_size": 8 // ranks}
@@ -163,6 +164,7 @@ def test_a_resumed_run_keeps_its_decay_or_says_so(base, data, tmp_path):
     assert steps == 1  # an average that begins late
 
 
+@pytest.mark.slow
 def test_the_average_of_an_earlier_run_goes_on(
     base, data, tmp_path, monkeypatch, carried
 ):

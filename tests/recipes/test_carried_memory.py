@@ -187,6 +187,7 @@ def test_a_run_starts_with_a_memory_that_was_made(base, data, other_data, tmp_pa
     assert stored.about.origins == [str(data), str(other_data)]
 
 
+@pytest.mark.slow
 def test_a_run_resumes_without_the_pairs_that_were_deleted(
     base, earlier, other_data, tmp_path
 ):

@@ -7,7 +7,6 @@ import pytest
 
 from erjepa.checkpoints import checkpoint
 from erjepa.training.run.saving import RunCheckpoints
-from tests.harness.cases import some_of
 from tests.harness.ranks import kill_at_call, kill_at_rename
 from tests.harness.runs import (
     adapter_of,
@@ -77,6 +76,7 @@ def test_content(base, data, tmp_path, by_step, budgets):
     assert checkpoint.load_progress(newest)["epoch"] == 2
 
 
+@pytest.mark.slow
 def test_on_two_ranks(base, data, tmp_path, monkeypatch):
     """Without gathering the base."""
     monkeypatch.setattr("torchtune.training.gather_cpu_state_dict", None)
@@ -115,7 +115,8 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("kill", some_of(KILLS, ["within the adapter of flops_3"]))
+@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.slow
 def test_killed_and_resumed(base, data, tmp_path, by_step, budgets, kill):
     settings = {"checkpoint_at_flops": budgets, "save_every_n_steps": 2}
     train_and_kill(config(base, data, tmp_path, **settings), 1, KILLS[kill])

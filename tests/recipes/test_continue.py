@@ -422,6 +422,7 @@ def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):
     assert [batch.num_pairs for batch in seen] == [8, 8, 8] and slots == 24
 
 
+@pytest.mark.slow
 def test_a_resumed_run_knows_what_its_reservoir_was_offered(base, data, tmp_path):
     settings = {**LM, "replay__capacity": 10, "replay__retention": "reservoir"}
     settings |= {"epochs": 3, "max_steps_per_epoch": 3, "stop__steps": 8}

@@ -82,6 +82,7 @@ def test_room_is_looked_at_before_training(base, data, tmp_path, monkeypatch, ca
     assert not (tmp_path / "logs").exists()
 
 
+@pytest.mark.slow
 def test_other_errors_of_a_save_stay_what_they_are(base, data, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("something else")

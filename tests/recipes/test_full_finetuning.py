@@ -176,12 +176,9 @@ def test_float32_weights_compute_in_bfloat16(base, data, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("world_size", "dtype"),
-    [
-        (2, "bf16"),
-        pytest.param(1, "bf16", marks=pytest.mark.slow),
-        pytest.param(1, "fp32", marks=pytest.mark.slow),
-    ],
+    [(2, "bf16"), (1, "bf16"), (1, "fp32")],
 )
+@pytest.mark.slow
 def test_killed_and_resumed(base, data, tmp_path, world_size, dtype):
     settings = {"dtype": dtype, "save_every_n_steps": 2, "stop__steps": 4}
     run = functools.partial(config, base, data, **settings)

@@ -117,6 +117,7 @@ def test_numbers_of_each_dataset_are_those_of_its_pairs(
     )
 
 
+@pytest.mark.slow
 def test_any_ranks_train_alike_on_a_list_with_a_carried_memory(
     base, sources, earlier, tokenizer, tmp_path
 ):

@@ -121,6 +121,7 @@ def flat(update):
     return torch.cat([change.flatten() for change in update.values()])
 
 
+@pytest.mark.slow
 def test_small_steps_move_every_weight(updates):
     moved = {name: (flat(u) != 0).float().mean() for name, u in updates.items()}
     assert moved["mixed"] > 0.99

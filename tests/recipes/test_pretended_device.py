@@ -5,7 +5,7 @@ import torch
 
 from erjepa_recipe.evaluate_erjepa import EvaluationRecipeERJEPA
 from erjepa_recipe.lora_finetune_distributed_erjepa import FinetuneRecipeERJEPA
-from tests.harness.cases import RUNS
+from tests.harness.cases import RUNS, some_of
 from tests.harness.pretended_device import pretended_device
 from tests.harness.ranks import on_ranks
 from tests.harness.runs import make_config
@@ -90,7 +90,7 @@ def test_what_a_gpu_would_refuse():
     assert here.device.type == "cpu"
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", some_of(RUNS, ["content", "SFT"]))
 def test_training(name, tmp_path):
     ((waits, _),) = train(on_cuda(tmp_path, *RUNS[name]))
     assert sum(waits.values()) <= MOST_WAITS[name], waits
@@ -105,6 +105,7 @@ def test_ranks_call_the_same_collectives(tmp_path):
     assert ("c10d::_allgather_base_", "cuda") in {(n, d) for n, (d, *_), *_ in first}
 
 
+@pytest.mark.slow
 def test_saving_resuming_and_evaluating(tmp_path):
     keys = ["ema_decay=0.9", "model.use_dora=True", "alignment=True", "checkpoint=both"]
     train(on_cuda(tmp_path, *keys, "stop.steps=1"), saves=True)

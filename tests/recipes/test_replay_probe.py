@@ -65,6 +65,7 @@ def test_a_probed_run_is_the_run_without(base, untied, data, tmp_path, more):
 
 
 @pytest.mark.parametrize("world_size", [2])
+@pytest.mark.slow
 def test_ranks_measure_alike(base, data, tmp_path, world_size):
     every = {"log_replay_gradients_every_n_steps": 1, "replay__budget": 3}
     one = run(base, data, tmp_path / "one", **every)

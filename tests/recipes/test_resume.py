@@ -129,6 +129,7 @@ def test_resumed_on_another_number_of_ranks(base, data, tmp_path, world_size):
     assert torch.equal(mine["memory"]["example_ids"], final["memory"]["example_ids"])
 
 
+@pytest.mark.slow
 def test_a_rate_that_falls_to_where_the_run_stops(base, data, tmp_path):
     """It ends with the budget, also of a run that was killed on the way."""
     flops, warmup = 4.5e8, 2
@@ -205,6 +206,7 @@ def test_changed_settings_are_refused_at_once(base, data, tmp_path, uninterrupte
     )
 
 
+@pytest.mark.slow
 def test_allowed_changes_are_in_force(base, data, tmp_path, uninterrupted):
     """The values of this run win over those that the optimizer's state has."""
     shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)

@@ -118,6 +118,7 @@ def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
     torch.testing.assert_close(adapted, ours, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_qlora_run_is_scored_over_the_weights_that_it_trained_over(data, tmp_path):
     def weights_of(decoder):
         return {

@@ -84,6 +84,7 @@ def test_resumed_on_ranks_with_hash_seeds_of_their_own(base, data, tmp_path):
             torch.testing.assert_close(mine[name], weight, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_error_of_a_step_has_a_line_of_its_own(base, data, tmp_path):
     """Below the progress bar, so that the grid finds it in the log."""
     keys = overrides_for(base, data, tmp_path / "out", optimizer__lr=1e20)

@@ -11,7 +11,6 @@ from erjepa.datasets import hold_out, paired_dataset
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.harness.cases import some_of
 from tests.harness.data import chat, write_jsonl
 from tests.harness.ranks import kill_at_call, kill_at_rename, kill_when
 from tests.harness.runs import (
@@ -109,7 +108,8 @@ def test_a_logger_that_skips_steps_keeps_validations(base, data, tmp_path):
     assert steps == [2, 3, 4, 5, 6, 8, 9, 10]
 
 
-@pytest.mark.parametrize("reshard", some_of([True, False], [False]))
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.slow
 def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
     """Dropout, replay and weights of two sharded ranks, bit for bit."""
     overrides = {
@@ -137,7 +137,8 @@ def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
         assert {k: v for k, v in a.items() if not k.startswith("val_")} == b
 
 
-@pytest.mark.parametrize("world_size", some_of([1, 2], [2]))
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.slow
 def test_patience_ends_a_run_that_learns_nothing(base, data, tmp_path, world_size):
     """The first validation is the best; the run ends after two like it, and stays so."""
     overrides = {"optimizer__lr": 0.0, "eval_every_n_steps": 1, "stop__patience": 2}
@@ -154,6 +155,7 @@ def test_patience_ends_a_run_that_learns_nothing(base, data, tmp_path, world_siz
     assert list(validations(tmp_path)) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_any_ranks_measure_the_same(base, answers, tokenizer, tmp_path):
     """And what evaluation says of the checkpoint."""
     settings = {
@@ -298,10 +300,8 @@ KILLS = {
 }
 
 
-QUICK = ["when best leads to it"]
-
-
-@pytest.mark.parametrize("kill", some_of(KILLS, QUICK))
+@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.slow
 def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     output_dir, final = uninterrupted
     killer, steps = KILLS[kill]
@@ -319,6 +319,7 @@ def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     assert len(list(tmp_path.glob("best*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_a_better_one(base, data, tmp_path, monkeypatch):
     """That a killed run saved after the checkpoint that is resumed."""
 

@@ -149,6 +149,7 @@ def test_mixed_by_hand():
     assert select(half, memory, **lone, fill=True) == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_mixed_draws_the_others_with_equal_probability():
     memory, draws = memory_of(*[(n, n % 6, 1.0) for n in range(12)]), 3000
     request, counts = request_of(memory, current=[4], mix=0.5), torch.zeros(12)

@@ -123,6 +123,7 @@ def test_which_cells_are_equal(tmp_path):
         assert {c.name: c.same_as for c in found if c.same_as} == expected
 
 
+@pytest.mark.slow
 def test_an_equal_cell_has_the_lines_of_the_first(sequence, capsys):
     assert run(sequence) == 0
     trained = [call.split()[1] for call in calls(sequence) if "erjepa_recipe" in call]

@@ -72,6 +72,7 @@ def test_every_cell_once(fake, capsys):
     assert len(calls(fake)) == told, "finished cells run nothing"
 
 
+@pytest.mark.slow
 def test_a_lost_line_is_restored(fake, capsys):
     """From the file of its cell; a cell whose file is lost too is run again."""
     run(fake)
@@ -110,6 +111,7 @@ def test_a_folder_of_an_earlier_version_goes_on(fake, capsys):
     assert cells == sorted(cells, key=lambda cell: cell.rpartition("_")[2])
 
 
+@pytest.mark.slow
 def test_a_cell_that_another_process_runs_is_not_run(fake, capsys):
     held = FolderLock(fake / "out/locks/synth/er-jepa/seed_1", "process")
     assert run(fake, "seeds=[1]") == 1
@@ -200,6 +202,7 @@ def test_an_experiment_may_grow_and_not_change(fake, capsys):
     assert summary(fake) == EXPECTED
 
 
+@pytest.mark.slow
 def test_what_no_cell_has_begun_may_change(fake, capsys, monkeypatch):
     """All keys if no cell has begun, then datasets, methods and seeds of failed cells alone."""
     sft = "LLM-JEPA: {replay.weight: 0}"
@@ -586,6 +589,7 @@ def test_two_grids_on_one_output_are_refused(tmp_path, capsys):
     grid.wait()
 
 
+@pytest.mark.slow
 def test_a_grid_waits_for_what_a_killed_one_has_left(tmp_path):
     """A process that does not heed SIGTERM still writes; nothing may run beside it."""
     write_experiment(tmp_path)
@@ -601,6 +605,7 @@ def test_a_grid_waits_for_what_a_killed_one_has_left(tmp_path):
     assert len(steps) == 2 * (8 + 4 + 8), "no step was taken twice"
 
 
+@pytest.mark.slow
 def test_killed_ten_times(fake, tmp_path):
     """Every field of every line is that of an unbroken run; their order may differ."""
     assert run(fake) == 0

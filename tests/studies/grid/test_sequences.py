@@ -190,6 +190,7 @@ def test_every_dataset_after_every_stage(fake_sequence, capsys):
     assert run(fake_sequence) == 0 and len(calls(fake_sequence)) == told
 
 
+@pytest.mark.slow
 def test_stages_scored_on_their_own_dataset(fake_sequence):
     """All datasets, and further ones, are scored after the last."""
     keys = ["score_stages=own", "also_scored={extra: tiny_synth}"]
@@ -271,6 +272,7 @@ def test_what_follows_a_failed_run_fails(fake_sequence, capsys, monkeypatch):
     assert lines(fake_sequence) == EXPECTED
 
 
+@pytest.mark.slow
 def test_a_lost_early_run_is_run_again(fake_sequence):
     assert run(fake_sequence) == 0
     for stage in ("first", "third"):

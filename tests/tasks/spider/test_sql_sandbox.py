@@ -415,6 +415,7 @@ def run_fuzzed(shop, seeds):
     assert time.monotonic() - start < (SECONDS + GRACE_SECONDS) * len(queries)
 
 
+@pytest.mark.slow
 def test_fuzzed_queries(shop):
     run_fuzzed(shop, range(300))
 

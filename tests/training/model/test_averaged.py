@@ -4,6 +4,7 @@ Ranks are processes of their own here, as torchrun starts them: in each, a set o
 order, and collectives in the order of a set would mix up the weights.
 """
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -24,6 +25,7 @@ def continued():
     return wrong, len(averages)
 
 
+@pytest.mark.slow
 def test_each_weight_continues_its_own_average():
     of_rank_0, _ = on_ranks(continued, 2, method="spawn")
     assert of_rank_0 == ([], 8)

@@ -440,6 +440,7 @@ def test_an_empty_memory_is_none(memory_of, tmp_path, draw_from):
     assert (resumed.share, resumed.can_draw) == (share, bool(share))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     """Its steps keep their size, whatever was deleted in between."""
     keys = {"replay__init_from": write_run(tmp_path / "earlier", "epoch_0")}
