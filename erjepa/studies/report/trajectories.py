@@ -28,7 +28,7 @@ _EXAMPLE = ["method", "seed", "id"]
 def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy that runs lose between successive checkpoints."""
     accuracy = results.over_points(dataset, methods)
-    losses = -accuracy.diff(axis=1).iloc[:, 1:]
+    losses = (accuracy.shift(axis=1) - accuracy).iloc[:, 1:]  # 0 where equal, never -0
     declines, largest = (losses > 0).sum(axis=1), losses.max(axis=1).clip(lower=0)
     columns = {
         "Declines of a run": declines,
