@@ -112,7 +112,9 @@ def test_dora_starts_as_lora_and_trains(base, data, tmp_path, plain, world_size)
     assert has_moved(tmp_path)
 
 
-@pytest.mark.parametrize("use_dora", some_of([False, True], [False]))
+@pytest.mark.parametrize(
+    "use_dora", some_of([False, True], [False]), ids=["LoRA", "DoRA"]
+)
 @pytest.mark.parametrize("world_size", some_of([1, 2], [2]))
 def test_qlora_trains(data, tmp_path, world_size, use_dora):
     # NF4 blocks need wider layers than the small model's.

@@ -27,16 +27,22 @@ def base(deep_base):
 def test_one_cell(base, data, tmp_path, capsys):
     """Trained and scored by ``tune run`` at a budget and at its end."""
     budget, steps = 2.5e8, 5
-    methods = {"ER-JEPA content": {"stop.steps": steps}}
-    path = write_small_experiment(tmp_path, base, data, methods, budgets=[budget])
+    methods = {"ER-JEPA content": {"stop.steps": steps, "ema_decay": 0.5}}
+    keys = {"budgets": [budget], "score_weights": ["last", "ema"]}
+    path = write_small_experiment(tmp_path, base, data, methods, **keys)
     assert main(["run", str(path)]) == 0, capsys.readouterr().out
-    at_budget, end = results(tmp_path)
+    at_budget, averaged_at_budget, end, averaged = results(tmp_path)
+    assert [line["weights"] for line in results(tmp_path)] == 2 * ["last", "ema"]
+    for last, other in ((at_budget, averaged_at_budget), (end, averaged)):
+        own = {"weights", "predictions", "accuracy", "readings", "eval_seconds"}
+        assert last["predictions"] != other["predictions"]
+        assert all(last[key] == other[key] for key in last.keys() - own)
     folder = tmp_path / "out" / "cells" / "pairs" / "er-jepa_content" / "seed_1"
     metrics = read_metrics(folder)
     assert (end["steps"], end["budget"], len(metrics)) == (steps, None, steps)
     assert (at_budget["checkpoint"], at_budget["budget"]) == ("flops_0", budget)
     assert end["checkpoint"] == "epoch_0_step_5" and end["epoch"] == 5 / 11
-    for line in (at_budget, end):
+    for line in (at_budget, averaged_at_budget, end, averaged):
         at = metrics[line["steps"] - 1]
         assert line["total_flops"] == at["total_flops"]
         assert line["total_tokens"] == at["total_tokens"]

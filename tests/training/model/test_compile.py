@@ -46,7 +46,9 @@ def graphs(num_layers, *, use_dora):
     return counter.frame_count
 
 
-@pytest.mark.parametrize("use_dora", some_of([False, True], [False]))
+@pytest.mark.parametrize(
+    "use_dora", some_of([False, True], [False]), ids=["LoRA", "DoRA"]
+)
 def test_all_layers_are_compiled_once(use_dora):
     assert graphs(1, use_dora=use_dora) == graphs(4, use_dora=use_dora) == 1
 
