@@ -188,11 +188,14 @@ def changed_keys(
             "datasets, replay.share, replay.draw_from, whether it replays a share, "
             "loss.jepa_every, its validation pairs, and the memory that it started with."
         )
-    of_memory = _OF_MEMORY if saved["replay.weight"] else ()
+    of_memory = [*_OF_MEMORY] if saved["replay.weight"] else []
+    slots = [values.get("replay.capacity") or 0 for values in (saved, current)]
+    if of_memory and slots[0] > slots[1]:
+        of_memory.append("replay.capacity")
     if any(key in of_memory for key in refused):
         lines.append(
-            "The memory keeps its dataset, on_revisit and addresses; to change one, set a new "
-            f"output_dir and continue_from={where}"
+            "The memory keeps its dataset, on_revisit and addresses, and cannot shrink; to change "
+            f"that, set a new output_dir and continue_from={where}"
         )
     turns_replay = "replayed share" in refused  # on or off
     kept = {*_FIXED, *of_memory, *["replay.weight"] * turns_replay}

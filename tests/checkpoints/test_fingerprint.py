@@ -154,10 +154,18 @@ def test_unknown_changes_are_refused(name):
 
 
 @pytest.mark.parametrize("weight", [0, 1.0])
-@pytest.mark.parametrize("key", ["dataset", "replay.on_revisit", "replay.address_dim"])
-def test_what_a_memory_keeps_is_for_a_run_that_continues_it(key, weight):
-    saved = {key: "a", "views": "shared", "replay.weight": weight}
-    here = {**saved, key: "b", "views": "standalone"}
+@pytest.mark.parametrize(
+    "key, was, becomes",
+    [
+        ("dataset", "a", "b"),
+        ("replay.on_revisit", "append", "update"),
+        ("replay.address_dim", 64, 128),
+        ("replay.capacity", 8, 6),
+    ],
+)
+def test_what_a_memory_keeps_is_for_a_run_that_continues_it(key, was, becomes, weight):
+    saved = {key: was, "views": "shared", "replay.weight": weight}
+    here = {**saved, key: becomes, "views": "standalone"}
     with pytest.raises(ValueError) as error:
         changed_keys(saved, here, [], "run/epoch_0")
     *_, memory, way_on = str(error.value).splitlines()
@@ -165,6 +173,15 @@ def test_what_a_memory_keeps_is_for_a_run_that_continues_it(key, weight):
     assert names_memory == bool(weight)
     offered = "views" if weight else f"{key},views"
     assert way_on.endswith(f"'resume_changes=[{offered}]'")
+
+
+def test_a_memory_may_grow():
+    smaller, larger = (mine(f"replay.capacity={slots}") for slots in (6, 8))
+    with pytest.raises(ValueError) as error:
+        changed_keys(smaller, larger, [], "run")
+    assert str(error.value).splitlines()[2:] == [
+        "Keep what it had, or allow the change: 'resume_changes=[replay.capacity]'"
+    ]
 
 
 def test_a_step_keeps_its_replayed_share():
