@@ -34,9 +34,11 @@ def predictor_token_ids(
         free = [special[name] for name in names]
         found = f"predictor_tokens names {len(free)}"
     if len(free) < count:
+        others = [name for name, token_id in special.items() if token_id not in free]
+        which = f": some of {', '.join(others)}" if others else ""
         raise ValueError(
             f"num_predictor_tokens={count}, but {found} below the vocabulary size "
             f"{vocab_size}. Set num_predictor_tokens to at most that, or name in "
-            "predictor_tokens special tokens that no chat has."
+            f"predictor_tokens special tokens that no chat has{which}"
         )
     return free[:count]

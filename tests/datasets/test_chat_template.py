@@ -137,8 +137,10 @@ def test_predictor_tokens_are_reserved_and_within_the_vocabulary(tokenizer):
     reserved = [i for name, i in IDS.items() if "reserved" in name]
     assert predictor_token_ids(tokenizer, 2, 269) == reserved[:2]
     assert predictor_token_ids(tokenizer, 0, 269) == []
-    with pytest.raises(ValueError, match="has 2 reserved special tokens below"):
+    with pytest.raises(ValueError, match="has 2 reserved special tokens below") as few:
         predictor_token_ids(tokenizer, 3, reserved[-1])
+    others = str(few.value).partition("that no chat has: some of ")[2].split(", ")
+    assert "<|python_tag|>" in others and not any("reserved" in o for o in others)
 
 
 def test_predictor_tokens_by_name(tokenizer):
