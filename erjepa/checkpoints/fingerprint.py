@@ -188,10 +188,9 @@ def changed_keys(
             "datasets, replay.share, replay.draw_from, whether it replays a share, "
             "loss.jepa_every, its validation pairs, and the memory that it started with."
         )
-    of_memory = [*_OF_MEMORY] if saved["replay.weight"] else []
-    slots = [values.get("replay.capacity") or 0 for values in (saved, current)]
-    if of_memory and slots[0] > slots[1]:
-        of_memory.append("replay.capacity")
+    capacity = "replay.capacity"
+    shrinks = capacity in refused and current[capacity] < saved[capacity]
+    of_memory = (*_OF_MEMORY, *[capacity] * shrinks) if saved["replay.weight"] else ()
     if any(key in of_memory for key in refused):
         lines.append(
             "The memory keeps its dataset, on_revisit and addresses, and cannot shrink; to change "
