@@ -1,7 +1,9 @@
 """Choice of the special tokens that serve as predictor tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from erjepa.utils.escape import one_line
 
 
 def predictor_token_ids(
@@ -29,16 +31,20 @@ def predictor_token_ids(
         if unknown := [name for name in names if name not in special]:
             raise ValueError(
                 f"predictor_tokens: {unknown[0]} is no special token of {family} below "
-                f"the vocabulary size {vocab_size}; it has {', '.join(special)}"
+                f"the vocabulary size {vocab_size}; it has {_listed(special)}"
             )
         free = [special[name] for name in names]
         found = f"predictor_tokens names {len(free)}"
     if len(free) < count:
         others = [name for name, token_id in special.items() if token_id not in free]
-        which = f": some of {', '.join(others)}" if others else ""
+        which = f": some of {_listed(others)}" if others else ""
         raise ValueError(
             f"num_predictor_tokens={count}, but {found} below the vocabulary size "
             f"{vocab_size}. Set num_predictor_tokens to at most that, or name in "
             f"predictor_tokens special tokens that no chat has{which}"
         )
     return free[:count]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return one_line(", ".join(names), 300)

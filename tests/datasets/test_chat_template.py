@@ -1,6 +1,7 @@
 """Views start and end where contents do, with any template."""
 
 from array import array
+from types import SimpleNamespace
 
 import pytest
 from torchtune.data import Message
@@ -153,3 +154,8 @@ def test_predictor_tokens_by_name(tokenizer):
     for name, size in (("<|none|>", 269), (names[1], IDS[names[1]])):
         with pytest.raises(ValueError, match="is no special token of Llama3Tokenizer"):
             predictor_token_ids(tokenizer, 1, size, [name])
+    many = SimpleNamespace(special_tokens={f"<|{i}|>": i for i in range(256)})
+    for count, name in ((1, "<|none|>"), (2, "<|0|>")):
+        with pytest.raises(ValueError, match=r"<\|1\|>, <\|2\|>, .*\.\.\.$") as error:
+            predictor_token_ids(many, count, 256, [name])
+        assert "<|255|>" not in str(error.value)

@@ -154,7 +154,7 @@ def _judge_part(
 def _find(databases: Path | None, db_id: str) -> Path | str:
     """Return the path of a database, or the reason why it is missing."""
     if databases is None:
-        return "databases is not set"
+        return "databases, the folder of Spider's databases, is not set"
     # A path could lead out of the folder.
     if Path(db_id).name != db_id or db_id in ("", ".."):
         return f"db_id={db_id!r} is no name of a database"
