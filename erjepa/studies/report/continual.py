@@ -170,13 +170,16 @@ def _measures(
 def _kept(
     ends: pd.DataFrame, ceilings: pd.DataFrame, joint: str, share_of_joint: bool
 ) -> dict[str, pd.Series]:
-    """Compare each run at the end with joint training, whose accuracies are ``ceilings``."""
+    """Compare each run at the end with joint training, whose accuracies are ``ceilings``. There is
+    no share of an accuracy of 0.
+    """
     columns, last = {}, ends.columns[-1]
+    above_zero = ceilings.mask(ceilings == 0)
     if share_of_joint:
         average = 100 * ends.mean(axis=1, skipna=False)
         columns[f"Average of {joint} (%)"] = average / ceilings.mean(axis=1)
     for name in ends.columns[:-1]:
-        columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceilings[name]
+        columns[f"Kept on {name} (%)"] = 100 * ends[name] / above_zero[name]
     return columns | {f"Over {joint} on {last}": ends[last] - ceilings[last]}
 
 

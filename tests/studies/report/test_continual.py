@@ -83,6 +83,18 @@ def test_measures(output):
     assert joint["Kept on b (%)"] == 100 and joint["Over Joint on a"] == 0
 
 
+def test_nothing_is_a_share_of_zero(output):
+    path = output / "results.jsonl"
+    zeros = {"accuracy": 0.0}
+    rows = [
+        {**row, **zeros} if row["method"] == "Joint" else row for row in read_rows(path)
+    ]
+    write_jsonl(path, rows)
+    found = table(output, "continual_measures").set_index("Method")
+    assert found["Kept on b (%)"].isna().all()
+    assert found["Over Joint on a"]["SFT"] == 80
+
+
 @pytest.mark.parametrize("were_scored_on_all", [False, True])
 def test_stages_that_are_scored_on_their_own_dataset(output, were_scored_on_all):
     """What is scored suffices for backward transfer, not for curves and forward transfer."""
