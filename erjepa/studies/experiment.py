@@ -47,6 +47,7 @@ Flops = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Keys = Annotated[Mapping[str, Any], BeforeValidator(_section)]
 Dataset = Annotated[str | Mapping[str, Any], PlainValidator(_dataset)]
 AtLeastOne = Field(min_length=1)
+Datasets = Annotated[dict[str, Dataset], AtLeastOne]
 Order = Annotated[list[Text], AtLeastOne, AfterValidator(_distinct)]
 
 
@@ -84,7 +85,7 @@ class Experiment:
     output_dir: Text
     seeds: Annotated[Sequence[Seed], AtLeastOne, AfterValidator(_distinct)]
     # Short name -> config of the recipe, or {config: NAME, ...} with overrides
-    datasets: Annotated[Mapping[str, Dataset], AtLeastOne]
+    datasets: Datasets
     # Name -> overrides, and keys of Controls, in the order of the tables
     methods: Annotated[Mapping[str, Keys], AtLeastOne]
     # Of every run; those of a dataset win over these, those of a method over both

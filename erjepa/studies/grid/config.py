@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import yaml
 
 import erjepa.configs
 from erjepa.configs.schema import KEYS, Config
-from erjepa.studies.experiment import CONTROLS, Experiment, Order
+from erjepa.studies.experiment import CONTROLS, Datasets, Experiment, Order
 from erjepa.utils.checked import checked, reject_unknown
 
 _KEYS = [*(field.name for field in fields(Experiment)), "order"]
@@ -69,12 +69,12 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
         reject_unknown("", values, _KEYS)
         values = erjepa.configs.resolved(values)
         order = values.pop("order", None)
-        experiment = checked(Experiment, values, "")
         if order is not None:
+            datasets = checked(Datasets, values.get("datasets"), "datasets")
             order = checked(Order, order, "order")
-            reject_unknown("datasets.", order, experiment.datasets)
-            datasets = {name: experiment.datasets[name] for name in order}
-            experiment = replace(experiment, datasets=datasets)
+            reject_unknown("datasets.", order, datasets)
+            values["datasets"] = {name: datasets[name] for name in order}
+        experiment = checked(Experiment, values, "")
         for name in (*experiment.datasets, *experiment.also_scored):
             _check_runs(experiment, name)
     except (ValueError, TypeError) as error:

@@ -25,6 +25,15 @@ from erjepa.utils.checked import checked
 from erjepa.utils.escape import printable
 from erjepa.utils.folders import make_folder, remove
 
+# Arguments of sections that name a part of the experiment -> the part.
+_NAMED = {
+    "datasets": "datasets",
+    **dict.fromkeys(
+        "methods curves reference baseline between improved errors_of outcomes_of".split(),
+        "methods",
+    ),
+}
+
 
 def register_sections() -> None:
     """Import every module of this package, which registers its sections."""
@@ -106,10 +115,9 @@ def _parse_entry(
         )
     for key, value in arguments.items():
         arguments[key] = checked(one.arguments[key], value, f"report: {name}: {key}")
-    kinds = {"datasets": "datasets", "methods": "methods", "curves": "methods"}
-    for key, kind in kinds.items():
-        known = getattr(config, kind)
-        for name in arguments.get(key) or ():
+    for key, kind in _NAMED.items():
+        known, names = getattr(config, kind), arguments.get(key)
+        for name in [names] if isinstance(names, str) else names or ():
             if name not in known:
                 raise ValueError(
                     f"report: {kind[:-1]} {name!r} is none of {', '.join(known)}; with "

@@ -139,12 +139,9 @@ class Results:
         """Return ``method`` if given, else the first method of a role.
 
         Raises:
-            ValueError: if the experiment has no such method.
+            Unavailable: if the experiment has none of that role.
         """
         if method is not None:
-            if method not in self.methods:
-                known = ", ".join(self.methods)
-                raise ValueError(f"report: method {method!r} is none of {known}")
             return method
         for name in self.methods:
             if self.role(name) == role:

@@ -164,6 +164,8 @@ def test_an_order_names_some_of_the_datasets(load):
     )
     assert list(load(text).datasets) == ["c", "a"]
     assert list(load(text, "order=[b]").datasets) == ["b"]
+    others = load(text, "continual=True", "also_scored={b: tiny_synth}")
+    assert list(others.also_scored) == ["b"]
     for order, message in (
         ("[a,x]", "unknown config key datasets.x. Known keys: a, b, c"),
         ("[a,a]", r"order: \['a', 'a'\] has duplicates"),

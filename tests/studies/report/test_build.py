@@ -10,8 +10,13 @@ import pytest
 
 from erjepa.commands.report import main
 from erjepa.studies import report
-from erjepa.studies.report.build import build_report, register_sections
+from erjepa.studies.report.build import (
+    build_report,
+    register_sections,
+    sections_of,
+)
 from erjepa.studies.report.figures import Figure, canvas, draw_bars, draw_curves
+from erjepa.studies.report.results import Results
 from erjepa.studies.report.sections import SECTIONS
 from tests.harness.data import write_jsonl
 from tests.harness.fake_output import (
@@ -139,12 +144,18 @@ def test_sections_are_as_asked(tmp_path):
             "alignment: column: input should be 'cosine' or 'cosine_of_input'",
         ),
         ({"section": "significance", "reference": "x"}, "method 'x' is none of"),
+        ({"section": "corrections", "baseline": ""}, "method '' is none of"),
+        ({"section": "examples", "between": "x"}, "method 'x' is none of"),
+        ({"section": "examples", "improved": "x"}, "method 'x' is none of"),
+        ({"section": "outcomes", "errors_of": "x"}, "method 'x' is none of"),
+        ({"section": "outcomes", "outcomes_of": "x"}, "method 'x' is none of"),
         ({"section": "continual", "curves": ["x"]}, "method 'x' is none of SFT, "),
     ],
 )
 def test_what_is_not_there_cannot_be_asked_for(tmp_path, entry, message):
+    output = small(tmp_path / "out", report=[entry])
     with pytest.raises(ValueError, match=message):
-        build_report(small(tmp_path / "out", report=[entry]))
+        sections_of(Results(output).config)
 
 
 def test_an_unfinished_experiment(tmp_path):
