@@ -2,8 +2,8 @@
 
 RUN is a checkpoint, or the output_dir of a run, whose newest checkpoint is used; --set
 checkpoint=ema uses the averaged weights. Prompts are formatted as in training, with the system
-message of the training pairs or else the default one of the chat template; a line says which.
---system TEXT sets another system message, --system '' omits that of the pairs.
+message of the first training pair or else the default one of the chat template; a line says which.
+--system TEXT sets another system message, --system '' omits that of the pair.
 
 FILE has one prompt per line. A .jsonl FILE has one JSON object per line, whose "prompt" or only
 text is the prompt. Decoding is greedy. Answers are printed, or written to --output as JSONL.

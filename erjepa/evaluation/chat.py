@@ -69,7 +69,7 @@ def system_note(
     """Return a note on the default system message, if there is one and the user set no other."""
     first = pairs.messages(0)[0]
     if system_prompt is None and first.role == "system":
-        whose, message = "that of the training pairs", first.text_content
+        whose, message = "that of the first training pair", first.text_content
     else:
         whose = "the chat template's"
         message = getattr(tokenizer, "default_system_message", "")

@@ -104,7 +104,7 @@ def test_the_system_message_is_that_of_the_pairs_or_what_is_said(run, monkeypatc
 def test_the_system_message_is_said_once(run, caplog):
     main([str(run), "one", "two", "--set", "max_new_tokens=1"])
     said = caplog.text
-    line = "The system message is that of the training pairs, 'Convert.'; --system sets"
+    line = "The system message is that of the first training pair, 'Convert.'; --system sets"
     assert said.count("system message") == said.count(line) == 1
     caplog.clear()
     main([str(run), "one", "--set", "max_new_tokens=1", "--system", "Hm."])
