@@ -19,7 +19,7 @@ _EXPECTED = "input should be "
 _adapter: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
 
 
-def checked(kind: type[T], value: Any, where: str) -> T:
+def checked(kind: type[T], value: Any, where: str, context: Any = None) -> T:
     """Convert a value of JSON or YAML to a type, strictly: the string ``"5"`` is not a number.
 
     Lone surrogates, which UTF-8 cannot encode, become ``?``.
@@ -27,6 +27,7 @@ def checked(kind: type[T], value: Any, where: str) -> T:
     Args:
         kind: any type that pydantic can validate; unknown fields of a dataclass are ignored.
         where: place of the value for messages, such as ``results.jsonl:3``, or ``""``.
+        context: what pydantic passes to the validators of the type.
 
     Raises:
         ValueError: if the value does not match, with place, field, value and what was expected.
@@ -34,7 +35,7 @@ def checked(kind: type[T], value: Any, where: str) -> T:
     try:
         # Strict validation converts mappings to dataclasses only when it reads JSON.
         text = json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
-        return _adapter(kind).validate_json(text, strict=True)
+        return _adapter(kind).validate_json(text, strict=True, context=context)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         field = _field(value, first)

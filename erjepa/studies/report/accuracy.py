@@ -1,13 +1,13 @@
 """Sections on accuracy at the end of runs: by method, metric and setting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from erjepa.studies.report.figures import Figure, canvas, draw_bars, draw_grid
 from erjepa.studies.report.results import DOTS, MEAN, Results, Unavailable
-from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.sections import Dataset, Parts, section
 from erjepa.studies.report.table import SD, Table, spread
 
 _GRID = ["loss.jepa_weight", "num_predictor_tokens"]
@@ -17,7 +17,7 @@ _GRID = ["loss.jepa_weight", "num_predictor_tokens"]
 def accuracy(
     results: Results,
     methods: list[str],
-    datasets: Sequence[str] | None = None,
+    datasets: list[Dataset] | None = None,
     remark: str = "",
 ) -> Parts:
     """Accuracy of methods on every dataset; for a single dataset also minimum and maximum."""

@@ -25,15 +25,6 @@ from erjepa.utils.checked import checked
 from erjepa.utils.escape import printable
 from erjepa.utils.folders import make_folder, remove
 
-# Arguments of sections that name a part of the experiment -> the part.
-_NAMED = {
-    "datasets": "datasets",
-    **dict.fromkeys(
-        "methods curves reference baseline between improved errors_of outcomes_of".split(),
-        "methods",
-    ),
-}
-
 
 def register_sections() -> None:
     """Import every module of this package, which registers its sections."""
@@ -114,15 +105,8 @@ def _parse_entry(
             f"{', '.join(one.arguments)}"
         )
     for key, value in arguments.items():
-        arguments[key] = checked(one.arguments[key], value, f"report: {name}: {key}")
-    for key, kind in _NAMED.items():
-        known, names = getattr(config, kind), arguments.get(key)
-        for name in [names] if isinstance(names, str) else names or ():
-            if name not in known:
-                raise ValueError(
-                    f"report: {kind[:-1]} {name!r} is none of {', '.join(known)}; with "
-                    f"{kind} of your own, set report=[] for the usual sections"
-                )
+        where = f"report: {name}: {key}"
+        arguments[key] = checked(one.arguments[key], value, where, context=config)
     return one, arguments.pop("title", one.title), arguments
 
 

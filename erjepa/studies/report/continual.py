@@ -15,7 +15,7 @@ from erjepa.studies.report.figures import (
     draw_curves,
 )
 from erjepa.studies.report.results import MEAN, Results, Unavailable, pivot, select
-from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.sections import Method, Parts, section
 from erjepa.studies.report.table import Table, spread
 from erjepa.studies.statistics.forgetting import continual_measures
 
@@ -36,7 +36,7 @@ def continual(
     results: Results,
     methods: list[str],
     share_of_joint: bool = False,
-    curves: list[str] | None = None,
+    curves: list[Method] | None = None,
 ) -> Parts:
     """Accuracy on every dataset after each stage of a sequence, forgetting and transfer.
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from erjepa.studies.report.regexes import categories
 from erjepa.studies.report.results import Results, Unavailable, pivot
-from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.sections import Method, Parts, section
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Table
 from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES, regex_tokens
 
@@ -27,9 +27,9 @@ def examples(
     results: Results,
     dataset: str,
     methods: list[str],
-    baseline: str | None = None,
-    between: str | None = None,
-    improved: str | None = None,
+    baseline: Method | None = None,
+    between: Method | None = None,
+    improved: Method | None = None,
 ) -> Parts:
     """Errors of ``baseline`` that ``improved`` corrects, in the paper's numbers.
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from erjepa.studies.report.results import Results, Unavailable
-from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.sections import Method, Parts, section
 from erjepa.studies.report.table import SD, Table
 from erjepa.studies.statistics.paired import PairedTest, paired_test
 
@@ -28,7 +28,7 @@ _DASH = (
 
 @section("Paired tests", by_default=True)
 def significance(
-    results: Results, methods: list[str], reference: str | None = None
+    results: Results, methods: list[str], reference: Method | None = None
 ) -> Parts:
     """Paired tests of methods against ``reference``, by default LLM-JEPA."""
     role = results.role

@@ -12,7 +12,7 @@ from erjepa.studies.report.figures import (
     draw_grid,
 )
 from erjepa.studies.report.results import Results, pivot
-from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.sections import Method, Parts, section
 from erjepa.studies.report.table import Table, spread
 from erjepa.tasks.nl_rx import regex_kinds as regexes
 from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES
@@ -32,7 +32,7 @@ def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.Dat
 
 @section("Corrected errors", task="nl_rx", main=True, by_default=True)
 def corrections(
-    results: Results, dataset: str, methods: list[str], baseline: str | None = None
+    results: Results, dataset: str, methods: list[str], baseline: Method | None = None
 ) -> Parts:
     """Errors of a baseline, by default SFT, that other methods correct."""
     baseline = results.first("SFT", baseline)
@@ -91,8 +91,8 @@ def outcomes(
     results: Results,
     dataset: str,
     methods: list[str],
-    errors_of: str | None = None,
-    outcomes_of: str | None = None,
+    errors_of: Method | None = None,
+    outcomes_of: Method | None = None,
 ) -> Parts:
     """Predictions of one method, by default ER-JEPA, on the errors of another, LLM-JEPA."""
     first = results.first("LLM-JEPA", errors_of)

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import AfterValidator, ValidationInfo
 
 from erjepa.studies.report.figures import NUM_STYLES, Figure
 from erjepa.studies.report.results import Results, Unavailable
@@ -12,6 +14,26 @@ from erjepa.studies.results import Weights
 
 Part = Table | Figure
 Parts = Iterator[Part]
+
+
+def _one_of(kind: str) -> AfterValidator:
+    """Check that a name is one of the experiment's ``methods`` or ``datasets``."""
+
+    def check(name: str, info: ValidationInfo) -> str:
+        known = getattr(info.context, kind)
+        if name not in known:
+            raise ValueError(
+                f"{kind[:-1]} {name!r} is none of {', '.join(known)}; with {kind} of your "
+                f"own, set report=[] for the usual sections"
+            )
+        return name
+
+    return AfterValidator(check)
+
+
+# Types of the arguments of sections that name a method or a dataset of the experiment.
+Method = Annotated[str, _one_of("methods")]
+Dataset = Annotated[str, _one_of("datasets")]
 
 
 @dataclass(frozen=True)
@@ -37,10 +59,13 @@ class Section:
     def arguments(self) -> dict[str, Any]:
         """Names and types of the arguments that a config may set."""
         hints = get_type_hints(self.build, include_extras=True)
-        types = {"title": str, "weights": Weights, **hints}
+        types = {
+            name: hints.get(name, Any) for name in signature(self.build).parameters
+        }
+        types |= {"title": str, "weights": Weights, "methods": list[Method]}
         if types.pop("dataset", None) is not None:
-            types["datasets"] = list[str]
-        del types["results"], types["return"]
+            types["datasets"] = list[Dataset]
+        del types["results"]
         return dict(sorted(types.items()))
 
     def datasets(

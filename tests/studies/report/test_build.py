@@ -4,6 +4,7 @@ import base64
 import re
 from collections import defaultdict
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -339,15 +340,20 @@ def test_the_command(tmp_path, capsys):
     assert "is not the output of an experiment" in capsys.readouterr().err
 
 
-def test_a_section_is_one_file(tmp_path, monkeypatch):
+def test_the_section_of_contributing(tmp_path, monkeypatch):
     """A module of the package is found without being named anywhere."""
-    (tmp_path / "minutes_section.py").write_text(
-        "from erjepa.studies.report.sections import section\n"
-        "@section('Time')\ndef minutes(results, methods):\n    yield from ()\n"
-    )
+    text = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
+    written = text.partition("### A section of the report")[2]
+    code = re.search("```python\n(.*?)```", written, re.DOTALL).group(1)
+    (tmp_path / "minutes_section.py").write_text(code)
     monkeypatch.setattr(report, "__path__", [*report.__path__, str(tmp_path)])
+    monkeypatch.setitem(SECTIONS, "minutes", None)  # removed at the end
     register_sections()
-    assert SECTIONS.pop("minutes").title == "Time"
+    entry = {"section": "minutes", "methods": ["SFT"], "datasets": ["synth"]}
+    page = build_report(small(tmp_path / "out", report=[entry]))
+    assert headings(page) == ["Time of training"]
+    table = (page.parent / "tables" / "minutes_synth.md").read_text()
+    assert "| SFT |" in table and "LLM-JEPA" not in table
 
 
 def test_a_tie_is_neither_above_nor_below(tmp_path):
