@@ -194,8 +194,9 @@ def test_as_a_local_grid(slurm, base, data, tmp_path):
 
     lines = untimed_results(tmp_path / "local")
     assert untimed_results(tmp_path / "cluster") == lines
-    counts = Counter(line["cell"] for line in lines)
-    assert list(counts.values()) == 6 * [3]
+    counts = Counter(line["method"] for line in lines)
+    # Of two seeds: each at three budgets, and one at the tokens of ER-JEPA.
+    assert counts == {"LLM-JEPA": 6, "ER-JEPA": 6, "Token-matched": 8}
     for line in lines:
         mine, expected = (g.out / line["predictions"] for g in (cluster, local))
         assert mine.read_bytes() == expected.read_bytes()
