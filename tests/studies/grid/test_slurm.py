@@ -194,9 +194,10 @@ def test_as_a_local_grid(slurm, base, data, tmp_path):
 
     lines = untimed_results(tmp_path / "local")
     assert untimed_results(tmp_path / "cluster") == lines
-    counts = Counter(line["method"] for line in lines)
-    # Of two seeds: each at three budgets, and one at the tokens of ER-JEPA.
-    assert counts == {"LLM-JEPA": 6, "ER-JEPA": 6, "Token-matched": 8}
+    counts = Counter((line["method"], line["seed"]) for line in lines)
+    # Each at three budgets, and one at the tokens of ER-JEPA too.
+    of_each = {"LLM-JEPA": 3, "ER-JEPA": 3, "Token-matched": 4}
+    assert counts == {(m, seed): n for m, n in of_each.items() for seed in (1, 2)}
     for line in lines:
         mine, expected = (g.out / line["predictions"] for g in (cluster, local))
         assert mine.read_bytes() == expected.read_bytes()
