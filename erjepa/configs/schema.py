@@ -170,7 +170,7 @@ class Config:
     device: str | None = None
     dtype: Literal["bf16", "fp32"] = "bf16"
     trainable_dtype: Literal["bf16", "fp32"] | None = "fp32"
-    attention: Literal["auto", "flex", "dense"] = "auto"
+    attention: Literal["auto", "flex", "dense", "causal"] = "auto"
     compile: bool = False
     enable_activation_checkpointing: bool = False
     enable_activation_offloading: bool = False

@@ -14,6 +14,7 @@ from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.distances import cosine_distance
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import Attention, PairCollator, layout_of
+from erjepa.training.model.build import attention_for
 
 
 @torch.inference_mode()
@@ -85,7 +86,7 @@ class PairReader:
     ) -> None:
         self._cfg = cfg
         self._decoder = decoder
-        self._attention = attention
+        self._attention = attention = attention_for(decoder, cfg, attention)
         vocab_size = decoder.tok_embeddings.num_embeddings
         self._collator = PairCollator(
             **layout_of(cfg),
@@ -94,7 +95,7 @@ class PairReader:
             ),
             pad_id=tokenizer.pad_id,
             row_length=cfg.row_length,
-            trim=attention == "dense",
+            attention=attention,
         )
         self.predictor: Tensor | None = None
 

@@ -16,7 +16,13 @@ from erjepa.packing import Attention, attention_mask
 
 @runtime_checkable
 class Backend(Protocol):
-    """A decoder that runs packed rows and generates text with its own library."""
+    """A decoder that runs packed rows and generates text with its own library.
+
+    Attributes:
+        reads_packed_rows: False: rows must have one text each, with ``causal`` attention.
+    """
+
+    reads_packed_rows: bool
 
     def attend_by(self, attention: Attention) -> None:
         """Set the layers' kind of attention: ``flex``, ``dense``, or ``causal``, the library's own
@@ -29,8 +35,8 @@ class Backend(Protocol):
         """Return hidden states after the final norm, [R, L, H].
 
         Args:
-            hidden: embeddings, [R, L, H]; for ``causal``, tokens, int [R, L], of which a library
-                may make more than embeddings.
+            hidden: embeddings, [R, L, H]; for ``causal`` also tokens, int [R, L], of which a
+                library may make more than embeddings.
             end: one past the last descendant of each token, int [R, L].
             input_pos: position of each token in its text, int [R, L].
         """
@@ -75,7 +81,7 @@ class TorchtuneParts:
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
     ) -> Tensor:
         """See :meth:`Backend.body`."""
-        if attention == "causal":
+        if not hidden.is_floating_point():
             hidden = self._decoder.tok_embeddings(hidden)
         mask = attention_mask(end, hidden.dtype, attention)
         for layer in self._decoder.layers:

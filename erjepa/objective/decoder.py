@@ -83,9 +83,16 @@ class PackedDecoder(nn.Module):
         self._body, self._logits = backend.body, backend.logits
         self.attention = attention
 
-    def forward(self, batch: PackedBatch) -> PackedOutput:
-        """Return logits in the order of ``batch.label_pos``, embeddings in the order of pairs."""
-        inputs = batch.tokens if self.attention == "causal" else self._embed(batch)
+    def forward(self, batch: PackedBatch, *, from_tokens: bool = False) -> PackedOutput:
+        """Return logits in the order of ``batch.label_pos``, embeddings in the order of pairs.
+
+        Args:
+            from_tokens: pass the decoder tokens rather than embeddings, which ``causal`` attention
+                always does without trained predictor tokens.
+        """
+        if self.attention == "causal" and self.predictor is None:
+            from_tokens = True
+        inputs = batch.tokens if from_tokens else self._embed(batch)
         hidden = self._body(inputs, batch.end, batch.input_pos, self.attention)
         hidden = hidden.flatten(0, 1)
         if len(batch.steps):

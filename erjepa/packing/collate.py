@@ -1,9 +1,13 @@
-"""Collation of pairs into the rows of one or more micro-batches."""
+"""Collation of pairs into the rows of one or more micro-batches.
+
+Rows are prefix trees of several pairs or, for ``causal`` attention, one path each.
+"""
 
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +24,8 @@ from erjepa.packing.layout import (
     Views,
     lay_out,
 )
+from erjepa.packing.mask import Attention
 from erjepa.packing.rows import (
-    Sharing,
     balanced,
     cheapest,
     fill,
@@ -31,7 +35,7 @@ from erjepa.packing.rows import (
     share,
 )
 from erjepa.packing.spans import STEPS
-from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
+from erjepa.packing.tree import PrefixTree, chains, prefix_tree, tree_size
 
 
 @dataclass(kw_only=True)
@@ -45,10 +49,11 @@ class PairCollator:
         train_on_input: also predict the source, as LLM-JEPA's code does.
         train_on_turns: predict only the last assistant turn, which is the target, or all of them.
         train_end_of_turn: keep end-of-turn tokens among the labels.
-        trim: trim rows to the fullest one and choose the cheapest number of rows, for attention
-            that takes any shape. Otherwise rows have ``row_length`` tokens (halved as often as
-            possible if each micro-batch has one row), and their number is one of few, so that
-            compiled attention sees few shapes.
+        attention: ``flex``: rows have ``row_length`` tokens (halved as often as possible if each
+            micro-batch has one row), and their number is one of few, so that compiled attention
+            sees few shapes. ``dense``, which takes any shape: rows are trimmed to the fullest one,
+            and their number is the cheapest. ``causal``: each path has a row of its own, and rows
+            are as long as the longest path of their micro-batch.
     """
 
     views: Views = "shared"
@@ -61,14 +66,16 @@ class PairCollator:
     train_on_input: bool = False
     train_on_turns: Literal["last", "all"] = "last"
     train_end_of_turn: bool = True
-    trim: bool = False
+    attention: Attention = "flex"
 
     def without_views(self) -> "PairCollator":
         """Return a copy for steps that train on the next-token loss only."""
         return replace(self, views="none")
 
     def length(self, pair: Pair) -> int:
-        """Return the number of tokens of a row that holds only ``pair``."""
+        """Return the number of tokens of a row that holds only ``pair``, or its longest path."""
+        if self.attention == "causal":
+            return self.depth(pair)
         return tree_size([path.tokens for path in self._lay_out(pair)])
 
     def depth(self, pair: Pair) -> int:
@@ -93,15 +100,15 @@ class PairCollator:
             ValueError: if a pair takes more than ``row_length`` tokens.
         """
         forest = self._grow(pairs, step)
-        sizes = forest.sharing.sizes()
+        if self.attention == "causal":
+            return self._split_texts(pairs, forest, num_batches)
+        order = sorted(range(len(pairs)), key=lambda i: forest.nodes[i][0][-1])
+        sharing = share([forest.nodes[index] for index in order])
+        sizes = sharing.sizes()
         row_length = self.row_length or (sizes[0][-1] if pairs else 1)
-        for place, index in enumerate(forest.order):
-            if (size := sizes[place][place]) > row_length:
-                raise ValueError(
-                    f"example {pairs[index].example_id} takes {size} tokens, more than a "
-                    f"row of {row_length}; raise row_length and max_seq_len."
-                )
-        if self.trim:
+        for place, index in enumerate(order):
+            self._require_fit(pairs[index], sizes[place][place])
+        if self.attention == "dense":
             rows = cheapest(sizes, row_length, at_least=num_batches)
             row_length = fullest(sizes, rows) or 1
         else:
@@ -110,10 +117,45 @@ class PairCollator:
             if len(rows) == num_batches:
                 row_length = halved_length(fullest(sizes, rows), row_length)
         batches = [rows[i::num_batches] for i in range(num_batches)]
-        if not self.trim:
+        if self.attention == "flex":
             for batch in batches:
                 batch.extend([range(0)] * (round_up(len(batch)) - len(batch)))
-        return [self._fill(pairs, forest, batch, row_length) for batch in batches]
+        return [
+            self._fill(
+                pairs,
+                forest,
+                [_Row(sharing.nodes(r), order[r.start : r.stop]) for r in batch],
+                row_length,
+            )
+            for batch in batches
+        ]
+
+    def _split_texts(
+        self, pairs: Sequence[Pair], forest: "_Forest", num_batches: int
+    ) -> list[PackedBatch]:
+        """Give each path a row, and each micro-batch pairs of similar lengths."""
+        lengths = [max(map(len, paths)) for paths in forest.nodes]
+        for pair, length in zip(pairs, lengths, strict=True):
+            self._require_fit(pair, length)
+        order = sorted(range(len(pairs)), key=lengths.__getitem__)
+        cuts = [len(order) * i // num_batches for i in range(num_batches + 1)]
+        batches = []
+        for start, stop in pairwise(cuts):
+            rows = []
+            for index in order[start:stop]:
+                *paths, last = forest.nodes[index]
+                rows += [*(_Row(path, []) for path in paths), _Row(last, [index])]
+            longest = max((len(row.nodes) for row in rows), default=1)
+            rows = rows or [_Row(np.zeros(0, np.int64), [])]
+            batches.append(self._fill(pairs, forest, rows, longest))
+        return batches
+
+    def _require_fit(self, pair: Pair, size: int) -> None:
+        if self.row_length is not None and size > self.row_length:
+            raise ValueError(
+                f"example {pair.example_id} takes {size} tokens, more than a row of "
+                f"{self.row_length}; raise row_length and max_seq_len."
+            )
 
     def _lay_out(self, pair: Pair, step: int = 0) -> list[Path]:
         return lay_out(
@@ -127,18 +169,17 @@ class PairCollator:
 
     def _grow(self, pairs: Sequence[Pair], step: int) -> "_Forest":
         layouts = [self._lay_out(pair, step) for pair in pairs]
-        tree = prefix_tree([path.tokens for layout in layouts for path in layout])
+        grow = chains if self.attention == "causal" else prefix_tree
+        tree = grow([path.tokens for layout in layouts for path in layout])
         paths = iter(tree.paths)
         nodes = [[next(paths) for _ in layout] for layout in layouts]
-        order = sorted(range(len(pairs)), key=lambda index: nodes[index][0][-1])
-        sharing = share([nodes[index] for index in order])
-        return _Forest(tree, layouts, nodes, order, sharing)
+        return _Forest(tree, layouts, nodes)
 
     def _fill(
         self,
         pairs: Sequence[Pair],
         forest: "_Forest",
-        rows: Sequence[range],
+        rows: Sequence["_Row"],
         row_length: int,
     ) -> PackedBatch:
         tree = forest.tree
@@ -149,15 +190,16 @@ class PairCollator:
         position = np.zeros(len(tree.tokens), np.int64)  # of each node of a row
         places: dict[int, list[np.ndarray]] = {}  # positions of each pair's paths
         num_tokens = area = 0
-        for start, row in zip(range(0, size, row_length), rows, strict=True):
-            nodes = forest.sharing.nodes(row)
+        for start, (nodes, complete) in zip(
+            range(0, size, row_length), rows, strict=True
+        ):
             position[nodes] = positions = np.arange(start, start + len(nodes))
             tokens[positions] = tree.tokens[nodes]
             input_pos[positions] = tree.depth[nodes]
             end[positions] = np.searchsorted(nodes, tree.end[nodes])
             num_tokens += len(nodes)
             area += int(tree.depth[nodes].sum()) + len(nodes)
-            for index in forest.order[row.start : row.stop]:
+            for index in complete:
                 places[index] = [position[path] for path in forest.nodes[index]]
         predictor_pos = np.flatnonzero(tokens < 0)
         predictor_index = -1 - tokens[predictor_pos]
@@ -225,8 +267,11 @@ class _Forest(NamedTuple):
     tree: PrefixTree
     layouts: list[list[Path]]  # paths of each pair
     nodes: list[list[np.ndarray]]  # nodes of each pair's paths
-    order: list[int]  # indices of the pairs, sorted by their tokens
-    sharing: Sharing  # of nodes between the pairs in that order
+
+
+class _Row(NamedTuple):
+    nodes: np.ndarray  # of its tokens, in order
+    pairs: Sequence[int]  # indices of the pairs whose last path it has
 
 
 def _int64(values: Sequence | np.ndarray) -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 BLOCK = 128  # FlexAttention's block size, of queries and keys
 
+# causal: rows of one text each, with the decoder's own mask
 Attention = Literal["flex", "dense", "causal"]
 
 

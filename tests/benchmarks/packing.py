@@ -38,8 +38,8 @@ def benchmark(quick: bool) -> list[Row]:
         dataset = paired_dataset(tokenizer, source=str(path))
         pairs = [dataset[i] for i in range(len(dataset))]
     fixed, trimmed = (
-        PairCollator(predictor_ids=[0], row_length=ROW_LENGTH, trim=trim)
-        for trim in (False, True)
+        PairCollator(predictor_ids=[0], row_length=ROW_LENGTH, attention=attention)
+        for attention in ("flex", "dense")
     )
     batch = fixed(pairs[:STEP]).to(DEVICE)
     mask = block_mask(batch.end)

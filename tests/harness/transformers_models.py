@@ -7,8 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    Gemma3Config,
-    Gemma3ForConditionalGeneration,
+    AutoModelForImageTextToText,
     PreTrainedTokenizerFast,
 )
 
@@ -85,11 +84,42 @@ FAMILIES = {
     "gpt_neox": {},
 }
 
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
+# Models whose layers carry a state or read tokens, so that rows have one text each.
+STATEFUL = {
+    "qwen3_5_text": {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 8},
+        **{"linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    "gemma4_text": {
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB},
+        **{"num_kv_shared_layers": 0, "head_dim": 8, "global_head_dim": 8, **WINDOW},
+    },
+    "falcon_h1": {
+        **{"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8},
+        **{"mamba_d_state": 8, "mamba_expand": 1, "mamba_chunk_size": 8},
+    },
+    "granitemoehybrid": {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        **{"num_local_experts": 0, "shared_intermediate_size": 48, **MAMBA},
+    },
+    "nemotron_h": {
+        **{"mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8},
+        **{"n_groups": 1, "chunk_size": 8, "head_dim": 8, "n_routed_experts": 4},
+        **{"num_experts_per_tok": 2, "moe_intermediate_size": 16},
+        "moe_shared_expert_intermediate_size": 16,
+    },
+    "olmo_hybrid": {},
+}
+
 
 def random_model(family: str, **extra):
     """A random model with three layers, in evaluation mode."""
     torch.manual_seed(0)
-    shape = {**SHAPE, **FAMILIES.get(family, {}), **extra}
+    shape = {**SHAPE, **{**FAMILIES, **STATEFUL}.get(family, {}), **extra}
     config = AutoConfig.for_model(family, **shape)
     return AutoModelForCausalLM.from_config(config).float().eval()
 
@@ -115,28 +145,54 @@ def write_folder(folder: Path, family: str, template: str = TEMPLATE, **shape) -
     return folder
 
 
-def write_image_reader(folder: Path) -> Path:
-    """Write a Gemma 3 that also reads images, with the same tokenizer."""
-    write_folder(folder, "gemma3_text")
-    shape = {**SHAPE, **FAMILIES["gemma3_text"]}
-    torch.manual_seed(0)
-    config = Gemma3Config(
-        text_config={k: v for k, v in shape.items() if "token_id" not in k},
-        vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
+VISION = {"hidden_size": 16, "intermediate_size": 16}
+# Models that also read images: the family of the text model, and the rest of the config.
+IMAGE_READERS = {
+    "gemma3": (
+        "gemma3_text",
+        {
+            "vision_config": {
+                **{"num_hidden_layers": 1, "num_attention_heads": 2, **VISION},
+                **{"image_size": 28, "patch_size": 14},
+            },
+            **{"mm_tokens_per_image": 4, "image_token_index": 269},
+            **{"boi_token_index": 270, "eoi_token_index": 271, "eos_token_id": 2},
         },
-        mm_tokens_per_image=4,
-        image_token_index=269,
-        boi_token_index=270,
-        eoi_token_index=271,
-        eos_token_id=2,
-    )
-    Gemma3ForConditionalGeneration(config).float().save_pretrained(folder)
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {
+            "vision_config": {
+                **{"num_hidden_layers": 1, "num_attention_heads": 2, **VISION},
+                **{"num_key_value_heads": 2, "head_dim": 8},
+            },
+            "audio_config": None,
+        },
+    ),
+    "qwen3_5": (
+        "qwen3_5_text",
+        {
+            "vision_config": {
+                **{"depth": 1, "num_heads": 2, "out_hidden_size": 32, **VISION},
+                "num_position_embeddings": 16,
+            },
+            **{"image_token_id": 260, "video_token_id": 261},
+            **{"vision_start_token_id": 262, "vision_end_token_id": 263},
+        },
+    ),
+}
+
+
+def write_image_reader(folder: Path, kind: str) -> Path:
+    """Write a model that also reads images, with the same tokenizer."""
+    family, extra = IMAGE_READERS[kind]
+    write_folder(folder, family)
+    shape = {**SHAPE, **{**FAMILIES, **STATEFUL}[family]}
+    text = {k: v for k, v in shape.items() if "token_id" not in k}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, text_config=text, **extra)
+    model = AutoModelForImageTextToText.from_config(config).float()
+    model.save_pretrained(folder)
     return folder
 
 

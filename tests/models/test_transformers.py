@@ -1,8 +1,9 @@
 """A transformers model on packed rows equals the same model on each text alone.
 
 Hidden states and logits of a tree equal those of its paths, also for layers with a window. The
-loss and its gradients equal torchtune's on the same weights, prompts equal those of transformers'
-own template, and answers equal those of ``generate``.
+loss and its gradients equal torchtune's on the same weights. Where rows have one text each, they
+equal those of every text in a pass of its own. Prompts equal those of transformers' own template,
+and answers those of ``generate``.
 """
 
 import copy
@@ -16,6 +17,7 @@ from itertools import islice, product
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch.nn.attention.flex_attention import flex_attention
 from torchtune.data import Message
@@ -40,12 +42,14 @@ from erjepa.models.transformers import (
     TransformersTokenizer,
     lora_decoder,
 )
+from erjepa.models.transformers import decoder as full_decoder
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator, attention_mask
 from erjepa.training.run.packed_rows import require_packable
 from tests.harness.models import BASE_SHAPE, random_pair, write_base
 from tests.harness.transformers_models import (
     FAMILIES,
+    STATEFUL,
     STRICT,
     TEMPLATE,
     VOCAB,
@@ -125,52 +129,163 @@ def test_gradients_of_a_tree_are_those_of_its_paths(family):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
-FALCON = {
-    **{"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
-    **{"mamba_expand": 1, "mamba_chunk_size": 8},
-}
-LINEAR = {
-    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 8},
-    **{
-        "num_experts_per_tok": 2,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8,
-        "num_experts": 4,
-    },
-    **{"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
-}
-
 BY_LAYER = {  # embeddings of tokens for each layer
     **{"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8, "laurel_rank": 8},
     **{"vocab_size_per_layer_input": VOCAB, "activation_sparsity_pattern": [0.0] * 3},
-    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    **{"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+    "head_dim": 8,
 }
+# Gemma 4 looks up the tokens of embeddings in its table.
+MIXES = [family for family in STATEFUL if family != "gemma4_text"]
+
+
+def perturbed(family, attention="dense", **extra):
+    """A model whose weights that are zero at first count too, and three pairs."""
+    decoder = TransformersDecoder(random_model(family, **extra))
+    for weight in decoder.parameters():
+        weight.data += 0.05 * torch.randn_like(weight)
+    rng = random.Random(0)
+    pairs = [random_pair(i, rng) for i in range(3)]
+    return PackedDecoder(decoder, attention=attention), pairs
 
 
 @pytest.mark.parametrize(
-    ("family", "extra", "message"),
+    ("family", "extra"),
     [
-        *((family, {}, None) for family in ("llama", "gemma3_text", "qwen3_moe")),
-        ("bloom", {}, "BloomModel has no layers"),
-        ("mamba", {}, "NAME cannot read packed rows: The size"),
-        ("bamba", {"attn_layer_indices": [1], **MAMBA}, "differ by"),
-        ("qwen3_next", LINEAR, "differ by"),
-        ("gemma3n_text", {"head_dim": 8, **BY_LAYER}, "differ by"),
-        ("apertus", {}, "stores model.layers.0.mlp.act_fn.beta as a buffer"),
-        ("falcon_h1", FALCON, "cannot read packed rows"),
+        *((family, {}) for family in MIXES),
+        ("gemma3n_text", BY_LAYER),
+        ("mamba", {}),
     ],
 )
-def test_a_model_that_mixes_the_texts_of_a_row_is_refused(family, extra, message):
-    rng = random.Random(0)
-    pairs = [random_pair(i, rng) for i in range(3)]
-    refused = pytest.raises(ValueError, match=message) if message else nullcontext()
-    with refused:
-        model = PackedDecoder(TransformersDecoder(random_model(family, **extra)))
-        for weight in model.parameters():
-            # Those that are zero at first count too.
-            weight.data += 0.05 * torch.randn_like(weight)
+def test_a_model_that_mixes_the_texts_of_a_row_reads_a_text_per_row(family, extra):
+    model, pairs = perturbed(family, **extra)
+    assert not model.decoder.reads_packed_rows
+    with pytest.raises(ValueError, match="NAME cannot (train on these|read the) rows"):
         require_packable(model, pairs, torch.device("cpu"), "NAME")
+    model.attend_by("causal")
+    require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
+@pytest.mark.parametrize("attention", ["dense", "causal"])
+def test_a_model_that_attends_under_a_mask_reads_any_rows(family, attention):
+    model, pairs = perturbed(family, attention)
+    assert model.decoder.reads_packed_rows
+    require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
+def test_the_remedy_is_named(monkeypatch):
+    model, pairs = perturbed("lfm2")
+    with pytest.raises(ValueError, match="rounding .*; set attention=causal, a text"):
+        require_packable(model, pairs, torch.device("cpu"), "NAME")
+    body = TransformersDecoder.body
+
+    def sees_later_tokens(*arguments):
+        hidden = body(*arguments)
+        return hidden + hidden[:, -1:]
+
+    monkeypatch.setattr(TransformersDecoder, "body", sees_later_tokens)
+    model.attend_by("causal")
+    with pytest.raises(ValueError, match="differ by .*; choose another model"):
+        require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
+def test_a_model_without_layers_is_refused():
+    with pytest.raises(ValueError, match="BloomModel has no layers"):
+        TransformersDecoder(random_model("bloom"))
+
+
+@pytest.mark.parametrize("family", STATEFUL)
+@pytest.mark.parametrize("num_batches", [1, 2])
+def test_the_loss_and_its_gradients_of_rows_of_one_text(family, num_batches):
+    """Equal those of every text in a pass of its own, by the model's own functions."""
+    model = random_model(family)
+    reads_tokens, ids = family == "gemma4_text", [94, 95]
+    packed = PackedDecoder(
+        TransformersDecoder(model),
+        num_predictor_tokens=2,
+        train_predictor_tokens=not reads_tokens,
+        attention="causal",
+    )
+    rng = random.Random(0)
+    pairs = [random_pair(i, rng) for i in range(5)]
+    weights = [p for p in packed.parameters() if p.requires_grad]
+    if not reads_tokens:
+        torch.nn.init.normal_(packed.predictor, std=0.5)
+
+    def last_hidden(text, predictor=()):
+        tokens = torch.tensor([[*text, *predictor]])
+        if not predictor or reads_tokens:
+            return model.base_model(input_ids=tokens).last_hidden_state[0, -1]
+        of_text = model.get_input_embeddings()(tokens[:, : len(text)])
+        embeddings = torch.cat([of_text, packed.predictor[None]], dim=1)
+        return model.base_model(inputs_embeds=embeddings).last_hidden_state[0, -1]
+
+    lm, jepa = [], []
+    for pair in pairs:
+        full = torch.tensor([*pair.source, *pair.bridge, *pair.target])
+        logits, n = model(full[None]).logits[0].float(), len(pair.target)
+        lm.append(F.cross_entropy(logits[-n - 1 : -1], full[-n:], reduction="sum"))
+        p, z = last_hidden(pair.source, ids), last_hidden(pair.target_view)
+        jepa.append(1 - F.cosine_similarity(p, z, dim=0))
+    labels = sum(len(pair.target) for pair in pairs)
+    expected = sum(lm) / labels + 0.7 * sum(jepa) / len(pairs)
+    gradients = torch.autograd.grad(expected, weights, allow_unused=True)
+
+    collator = PairCollator(predictor_ids=ids, pad_id=0, attention="causal")
+    loss_fn, found = JEPALoss(jepa_weight=0.7), 0.0
+    for batch in collator.split(pairs, num_batches):
+        found += loss_fn(packed(batch), batch, labels, len(pairs))[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    mine = torch.autograd.grad(found, weights, allow_unused=True)
+    for gradient, other in zip(mine, gradients, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", STATEFUL)
+def test_answers_of_padded_prompts_are_those_of_each_alone(family):
+    decoder = TransformersDecoder(random_model(family))
+    decoder.attend_by("causal")
+    limits = {"max_new_tokens": 8, "stop_tokens": []}
+    prompts = [[5, 6, 7, 8, 9], [40, 41], [3, 77, 5, 9, 60, 61, 62]]
+    alone = [decoder.generate_greedy([p], **limits)[0] for p in prompts]
+    assert decoder.generate_greedy(prompts, **limits) == alone
+
+
+def test_adapters_are_for_layers_that_are_called(tmp_path):
+    """In training, Mamba's fused kernels read the weight of ``out_proj``."""
+    folder = str(write_folder(tmp_path, "falcon_h1"))
+    names = {n.split(".")[-3] for n in adapter_names(lora_decoder(folder))}
+    assert "in_proj" in names and "out_proj" not in names
+    with pytest.raises(ValueError, match="out_proj is not a linear layer .* that adap"):
+        lora_decoder(folder, lora_target_modules=["out_proj"])
+
+
+def adapter_names(decoder):
+    return [name for name, _ in decoder.named_parameters() if "lora_a" in name]
+
+
+def test_stored_constants_are_loaded_and_saved(tmp_path):
+    """Such as the factor of each layer in Gemma 4, a buffer."""
+    folder = write_folder(tmp_path / "base", "gemma4_text")
+    name = "model.layers.1.layer_scalar"
+    weights = load_file(folder / "model.safetensors")
+    weights[name] = torch.full_like(weights[name], 0.25)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    checkpointer = TransformersCheckpointer(str(folder), str(tmp_path / "out"))
+    decoder, loaded = lora_decoder(str(folder)), checkpointer.load_checkpoint()["model"]
+    assert float(loaded[name]) == 0.25
+    assert not decoder.get_parameter(name).requires_grad
+    checkpointer.save_checkpoint({"model": loaded}, 0)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "epoch_0")
+    assert float(again.model.layers[1].layer_scalar) == 0.25
+
+
+def test_constants_are_not_fine_tuned(tmp_path):
+    folder = str(write_folder(tmp_path, "gemma4_text"))
+    message = "layer_scalar, a constant .*; train adapters: set model=erjepa.models"
+    with pytest.raises(ValueError, match=message):
+        full_decoder(folder)
 
 
 @pytest.mark.parametrize(

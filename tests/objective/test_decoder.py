@@ -34,10 +34,11 @@ def packed_model(decoder, k, train_predictor_tokens=True):
     return model
 
 
-def both(pairs, collator, *, k, views, trained=True):
+def both(pairs, collator, *, k, views, trained=True, attention="dense"):
     """Loss, losses of each pair and gradients: packed, and from three forwards."""
     decoder = small_decoder(vocab_size=98)
     model = packed_model(decoder, k, trained)
+    model.attend_by(attention)
     weights = {"lm_weight": 0.7, "jepa_weight": 1.3 * (views != "none")}
     batch = collator(pairs)
     loss_fn, output = JEPALoss(**weights), model(batch)
@@ -75,7 +76,7 @@ def assert_same(packed, reference):
     ("views", "k"), [*product(["shared", "standalone"], [0, 1, 4]), ("none", 0)]
 )
 @pytest.mark.parametrize(
-    "rows", [{}, {"row_length": 64}, {"row_length": 64, "trim": True}], ids=str
+    "rows", [{}, {"row_length": 64}, {"row_length": 64, "attention": "dense"}], ids=str
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_packed_equals_three_forwards(views, k, rows, seed):
@@ -90,6 +91,23 @@ def test_packed_equals_three_forwards(views, k, rows, seed):
         assert batch.predictor_pos.numel() < k * len(pairs)
     if "row_length" in rows and views != "none":
         assert len(batch.tokens) > 1
+
+
+@pytest.mark.parametrize(
+    ("views", "k"), [*product(["shared", "standalone"], [0, 4]), ("none", 0)]
+)
+@pytest.mark.parametrize("attention", ["dense", "causal"])
+def test_rows_of_one_text_equal_three_forwards(views, k, attention):
+    pairs = related_pairs(12, 0)
+    ids = PREDICTOR_IDS[:k]
+    collator = PairCollator(views=views, predictor_ids=ids, attention="causal")
+    packed, reference, batch = both(
+        pairs, collator, k=k, views=views, attention=attention
+    )
+    assert_same(packed, reference)
+    texts = {"shared": 3, "standalone": 3, "none": 1}[views]
+    assert len(batch.tokens) == texts * len(pairs)
+    assert batch.predictor_pos.numel() == k * len(pairs)
 
 
 @pytest.mark.parametrize("views", ["shared", "standalone"])

@@ -134,11 +134,13 @@ def test_lengths_are_few_whole_blocks():
 
 @pytest.mark.parametrize("num_batches", [1, 3])
 @pytest.mark.parametrize("count", [0, 2, 17])
-@pytest.mark.parametrize("trim", [True, False])
-def test_micro_batches_hold_the_pairs_in_rows_of_one_shape(num_batches, count, trim):
+@pytest.mark.parametrize("attention", ["dense", "flex"])
+def test_micro_batches_hold_the_pairs_in_rows_of_one_shape(
+    num_batches, count, attention
+):
     pairs = random_pairs(count)
     collator = PairCollator(
-        predictor_ids=PREDICTOR_IDS, pad_id=VOCAB, row_length=64, trim=trim
+        predictor_ids=PREDICTOR_IDS, pad_id=VOCAB, row_length=64, attention=attention
     )
     batches = collator.split(pairs, num_batches)
     assert len(batches) == num_batches
@@ -155,7 +157,7 @@ def test_micro_batches_hold_the_pairs_in_rows_of_one_shape(num_batches, count, t
         labels = [t for i in batch.order.tolist() for t in pairs[i].target]
         assert batch.labels.tolist() == labels
     length = batches[0].tokens.shape[1]
-    assert length == (max(max(tokens), 1) if trim else 64)
+    assert length == (max(max(tokens), 1) if attention == "dense" else 64)
 
 
 def test_a_lone_row_is_as_short_as_few_shapes_allow():

@@ -10,7 +10,10 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoModelForCausalLM,
+)
 
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
@@ -28,10 +31,19 @@ from tests.harness.runs import (
     train,
     trained_weights,
 )
-from tests.harness.transformers_models import FAMILIES, write_folder, write_image_reader
+from tests.harness.transformers_models import (
+    FAMILIES,
+    IMAGE_READERS,
+    STATEFUL,
+    write_folder,
+    write_image_reader,
+)
 
 
-@pytest.fixture(scope="module", params=some_of(FAMILIES, ["gemma3_text"]))
+@pytest.fixture(
+    scope="module",
+    params=some_of([*FAMILIES, *STATEFUL], ["gemma3_text", "qwen3_5_text"]),
+)
 def folder(request, tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("model"), request.param)
 
@@ -56,16 +68,23 @@ def config(folder, data, output_dir, **overrides):
         "replay.share": "null",
         "replay.draw_from": "all",
         "replay.score": "jepa",
+        # Layers of Gemma 4 read tokens, which trained embeddings do not have.
+        "train_predictor_tokens": not reads_tokens(folder),
         **{key.replace("__", "."): value for key, value in overrides.items()},
     }
     overrides = [f"{key}={value}" for key, value in settings.items()]
     return make_config(overrides, "hf_continual")
 
 
+def reads_tokens(folder):
+    return "hidden_size_per_layer_input" in (folder / "config.json").read_text()
+
+
 def assert_carried(path, weights):
     """The trained weights of a run have the adapter of a checkpoint."""
     adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
-    assert weights.keys() == {*adapter, "predictor"}
+    is_trained = not any("per_layer" in name for name in adapter)  # see config
+    assert weights.keys() == {*adapter, *["predictor"] * is_trained}
     assert_same({name: weights[name] for name in adapter}, adapter)
 
 
@@ -109,9 +128,9 @@ def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
             AutoModelForCausalLM.from_pretrained(folder), path / "adapter"
         )(tokens).logits
         decoder = load_model(config(folder, data, tmp_path), torch.device("cpu"), path)
-        decoder.attend_by("dense")
+        decoder.attend_by("causal")
         end, depth = torch.tensor([[37] * 37]).int(), torch.arange(37)[None]
-        hidden = decoder.body(decoder.tok_embeddings(tokens), end, depth, "dense")
+        hidden = decoder.body(tokens, end, depth, "causal")
         ours = decoder.logits(hidden[0])[None]
     assert (ours - base).abs().max() > 0.01
     torch.testing.assert_close(merged, ours, rtol=1e-4, atol=2e-5)
@@ -150,9 +169,12 @@ def test_a_qlora_run_is_scored_over_the_weights_that_it_trained_over(data, tmp_p
     assert not torch.equal(found[f"model.{name}"], source[f"model.{name}"].float())
 
 
-def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(data, tmp_path):
+@pytest.mark.parametrize("kind", some_of(IMAGE_READERS, ["gemma3"]))
+def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(
+    kind, data, tmp_path
+):
     """PEFT puts it over the whole model, and a run starts from what PEFT saved."""
-    folder = write_image_reader(tmp_path / "base")
+    folder = write_image_reader(tmp_path / "base", kind)
     train(config(folder, data, tmp_path / "run", stop__steps=2))
     path = tmp_path / "run" / "epoch_0_step_2"
     tokens = torch.arange(3, 40)[None]
@@ -162,7 +184,9 @@ def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(data, tmp
         whole = AutoModelForCausalLM.from_pretrained(folder)
         peft = PeftModel.from_pretrained(whole, path / "adapter")
         adapted = peft(tokens).logits
-    assert isinstance(whole, Gemma3ForConditionalGeneration)
+    # transformers has a causal language model of its own for Qwen3.5.
+    readers = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.values()
+    assert (type(whole) in readers) == (kind != "qwen3_5")
     assert (merged - base).abs().max() > 0.01
     torch.testing.assert_close(adapted, merged, rtol=1e-4, atol=2e-5)
     adapters = [n for n, _ in peft.named_modules() if n.endswith("lora_A")]

@@ -205,8 +205,8 @@ def _attention(cfg: Config, device: Device) -> tuple[Attention, str]:
         if attention == "dense" and cfg.attention != "dense":
             return attention, f"{flex_obstacle(device.device)}"
         return attention, f"attention={cfg.attention}"
-    if cfg.attention == "dense":
-        return "dense", "attention=dense"
+    if cfg.attention in ("dense", "causal"):
+        return cfg.attention, f"attention={cfg.attention}"
     require_whole_blocks(cfg.row_length)
     return "flex", "if that machine has a C compiler"
 
@@ -278,7 +278,8 @@ def _earlier_runs(
 def _sizes(model: PackedDecoder) -> str:
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
-    return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained"
+    rows = "; a text per row" if model.attention == "causal" else ""
+    return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained{rows}"
 
 
 class Rows(NamedTuple):

@@ -279,7 +279,8 @@ def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
 def _as_on_cuda(model: PackedDecoder) -> None:
     """Save for backward what fused kernels save: no attention scores, boolean dropout masks."""
     if isinstance(model.decoder, Backend):
-        model.attend_by("dense")
+        if model.attention == "flex":
+            model.attend_by("dense")
     else:
         for layer in model.decoder.layers:
             layer.attn._attention_call = _fused_attention

@@ -134,7 +134,7 @@ def surprises(
     losses: list[float] = []
     for some in tqdm(places.split(run.cfg.batch_size), unit="batch"):
         pairs = [run.dataset[i] for i in some.tolist()]
-        read = target_losses(decoder, collator, pairs, run.attention)
+        read = target_losses(decoder, collator, pairs, run.model.attention)
         losses += [fields["target_loss"] for fields in read]
     found = torch.tensor(losses)
     if len(bad := places[~found.isfinite()]):

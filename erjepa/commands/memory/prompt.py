@@ -11,6 +11,7 @@ from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
+from erjepa.training.model.build import attention_for
 from erjepa.training.model.device import attention_of, run_device
 
 
@@ -33,11 +34,12 @@ def prompt_embedding(
     tokenizer = cfg.tokenizer.build()
     pair = first_pair(cfg, tokenizer).pair_of(prompt)
     model = load_model(cfg, device, path)
+    attention = attention_for(model, cfg, attention)
     collator = PairCollator(  # no predictor tokens: they come after z^u
         views=cfg.views,
         pad_id=tokenizer.pad_id,
         row_length=cfg.row_length,
-        trim=attention == "dense",
+        attention=attention,
     )
     batch = collator([pair])
     if (tokens := int(batch.input_pos.max()) + 1) > model.max_seq_len:

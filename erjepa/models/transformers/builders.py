@@ -1,6 +1,9 @@
 """Builders of transformers' decoders, with or without adapters, from a model folder's config."""
 
+import inspect
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import torch
 import transformers
@@ -26,7 +29,8 @@ ALL_LINEAR = "all-linear"
 def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
     """Build the causal language model of a folder on the meta device, with its buffers on the CPU.
 
-    For a model that also reads images, this is its text model.
+    For a model that also reads images, this is its text model. Buffers that checkpoints store, such
+    as Gemma 4's factors of layers, become frozen parameters: these are loaded, sharded and saved.
 
     Raises:
         ValueError: if this release of transformers does not know it, or it is not a decoder.
@@ -48,7 +52,25 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
     dtype = torch.get_default_dtype()
     with torch.device("cpu"), init_empty_weights(include_buffers=False):
         with no_init_weights():
-            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    for name in stored_buffers(model):
+        owner, _, last = name.rpartition(".")
+        module = model.get_submodule(owner)
+        buffer = module._buffers.pop(last)
+        if not buffer.is_floating_point():
+            raise ValueError(
+                f"model.path={path}: {kind} stores {name}, a buffer of {buffer.dtype}, and only "
+                "floating-point ones are loaded; choose another model"
+            )
+        constant = nn.Parameter(buffer.to("meta"), requires_grad=False)
+        module.register_parameter(last, constant)
+    return model
+
+
+def stored_buffers(model: nn.Module) -> list[str]:
+    """Return the names of a model's buffers that its checkpoints store."""
+    stored = model.state_dict()
+    return [name for name, _ in model.named_buffers() if name in stored]
 
 
 def text_model_in(path: str) -> tuple[str, str] | None:
@@ -77,8 +99,18 @@ def decoder(path: str, revision: str | None = None) -> TransformersDecoder:
 
     Args:
         path: folder of the model, or its repository on the Hugging Face Hub.
+
+    Raises:
+        ValueError: if it stores constants, which full fine-tuning would train.
     """
-    return _on_default_device(TransformersDecoder(empty_model(path, revision)))
+    model = empty_model(path, revision)
+    constants = (n for n, p in model.named_parameters() if not p.requires_grad)
+    if name := next(constants, None):
+        raise ValueError(
+            f"{path} stores {name}, a constant that full fine-tuning would train; train adapters: "
+            "set model=erjepa.models.transformers.lora_decoder"
+        )
+    return _on_default_device(TransformersDecoder(model))
 
 
 def lora_decoder(
@@ -105,13 +137,14 @@ def lora_decoder(
         name: module
         for name, module in model.base_model.named_modules()
         if type(module) is nn.Linear  # not a subclass, such as a router of PhiMoE
+        and not _is_read_by_kernel(model.base_model, name)
     }
     named = {name.rpartition(".")[2] for name in linear}
     wanted = named if lora_target_modules == ALL_LINEAR else set(lora_target_modules)
     if unknown := sorted(wanted - named):
         raise ValueError(
-            f"model.lora_target_modules: {unknown[0]} is not a linear layer of {path}; it has "
-            f"{', '.join(sorted(named))}"
+            f"model.lora_target_modules: {unknown[0]} is not a linear layer of {path} that "
+            f"adapters can change; it has {', '.join(sorted(named))}"
         )
     if not wanted:
         raise ValueError(f"{path} has no linear layers to adapt; fine-tune it in full")
@@ -132,6 +165,19 @@ def lora_decoder(
             )
         setattr(model.base_model.get_submodule(parent), last, layer)
     return _on_default_device(TransformersDecoder(model))
+
+
+def _is_read_by_kernel(body: nn.Module, name: str) -> bool:
+    """Whether a layer's parent reads its weight instead of calling it, as fused kernels of Mamba
+    read ``out_proj``: they would ignore an adapter in training.
+    """
+    parent, _, last = name.rpartition(".")
+    return f"self.{last}.weight" in _source(type(body.get_submodule(parent)))  # type: ignore[arg-type]
+
+
+@cache
+def _source(kind: Any) -> str:
+    return inspect.getsource(kind)
 
 
 def _on_default_device(decoder: TransformersDecoder) -> TransformersDecoder:

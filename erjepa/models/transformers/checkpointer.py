@@ -72,10 +72,12 @@ class TransformersCheckpointer:
         for name in wanted:
             if name in tied:
                 continue
-            # A model that also reads images stores its text model's weights under a prefix.
-            keys = [key for key in stored if key == name or key.endswith(f".{name}")]
+            # A model that also reads images stores its text model's weights under another name.
+            keys = [
+                key for key in stored if f".{_of_text_model(key)}".endswith(f".{name}")
+            ]
             if len(keys) != 1:
-                weights = self._converted(tied)
+                weights = self._converted({*wanted} - tied)
                 break
             weights[name] = stored[keys[0]]
         for name, weight in weights.items():
@@ -103,7 +105,7 @@ class TransformersCheckpointer:
                 ) from None
         return weights
 
-    def _converted(self, tied: set[str]) -> dict[str, Tensor]:
+    def _converted(self, wanted: set[str]) -> dict[str, Tensor]:
         """Load weights that transformers renames or merges on loading."""
         with _no_progress_bars():
             model, found = AutoModelForCausalLM.from_pretrained(
@@ -114,7 +116,8 @@ class TransformersCheckpointer:
                 f"{self._folder} has no weights for {missing[0]} ({len(missing)} such); choose a "
                 "folder with the whole model"
             )
-        return {n: p.detach() for n, p in model.named_parameters() if n not in tied}
+        named = {_of_text_model(n): w for n, w in model.state_dict().items()}
+        return {n: w for n, w in named.items() if n in wanted}
 
     def save_checkpoint(
         self, state_dict: dict[str, Any], epoch: int | str, adapter_only: bool = False
@@ -151,7 +154,7 @@ class TransformersCheckpointer:
                     for name, weight in adapter.items()
                 }
                 layers = "|".join(config["target_modules"])
-                config["target_modules"] = rf"{re.escape(inner)}\..*\.({layers})"
+                config["target_modules"] = rf"{re.escape(inner)}\.(.*\.)?({layers})"
             weights = {peft_name(name): weight for name, weight in adapter.items()}
             save_file(weights, folder / WEIGHTS)
             (folder / CONFIG).write_text(json.dumps(config))
@@ -159,6 +162,10 @@ class TransformersCheckpointer:
     @cached_property
     def _text_model(self) -> tuple[str, str] | None:
         return text_model_in(str(self._folder))
+
+
+def _of_text_model(name: str) -> str:
+    return name.replace("language_model.", "")
 
 
 @contextmanager

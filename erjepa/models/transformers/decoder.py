@@ -16,6 +16,9 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 
 from erjepa.packing import Attention, Window, attention_mask
 
+# Kinds of layers that attend under a mask.
+_MASKED = {"full_attention", "sliding_attention", "chunked_attention"}
+
 
 class TransformersDecoder(nn.Module):
     """A causal language model of transformers that reads packed pairs.
@@ -26,20 +29,13 @@ class TransformersDecoder(nn.Module):
         model: a causal language model; its parameters may be on the meta device.
 
     Raises:
-        ValueError: if it lacks the usual names for layers, attention heads or positions, or has
-            weights that are not parameters.
+        ValueError: if it lacks the usual names for layers, attention heads or positions.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.config = model.config
         body = model.base_model
-        stored = model.state_dict()
-        if name := next((n for n, _ in model.named_buffers() if n in stored), None):
-            raise ValueError(
-                f"model: {type(model).__name__} stores {name} as a buffer, and only parameters "
-                "are loaded; choose a model without such buffers"
-            )
         self._windows = windows_of_layers(self.config)
         for holder, name in (
             (body, "layers"),
@@ -61,7 +57,7 @@ class TransformersDecoder(nn.Module):
             self.add_module(name, part)
         head = copy.copy(model)
         head._modules = {
-            name: _Passed() if part is body else part
+            name: _Passed(body) if part is body else part
             for name, part in model.named_children()
         }
         self._held = {"model": model, "body": body, "head": head}
@@ -108,6 +104,19 @@ class TransformersDecoder(nn.Module):
         active = getattr(config, "num_experts_per_tok", None)
         return active / count if active and count else 1.0
 
+    @property
+    def reads_packed_rows(self) -> bool:
+        """Whether each token depends on embeddings, positions and a mask alone: False if layers
+        carry a state from token to token, or read tokens apart from their embeddings.
+        """
+        is_stateful = self._held["model"]._is_stateful or self._windows.keys() - _MASKED
+        return not (is_stateful or self.reads_tokens)
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether layers read tokens apart from their embeddings, as those of Gemma 3n do."""
+        return bool(getattr(self.config, "hidden_size_per_layer_input", None))
+
     def attend_by(self, attention: Attention) -> None:
         """See :meth:`~erjepa.objective.backend.Backend.attend_by`.
 
@@ -140,7 +149,8 @@ class TransformersDecoder(nn.Module):
         """See :meth:`~erjepa.objective.backend.Backend.body`."""
         body = self._held["body"]
         if attention == "causal":
-            return body(input_ids=hidden, use_cache=False).last_hidden_state
+            form = "inputs_embeds" if hidden.is_floating_point() else "input_ids"
+            return body(**{form: hidden}, use_cache=False).last_hidden_state
         masks = {}
         for window in set(self._windows.values()):
             mask = attention_mask(
@@ -226,6 +236,13 @@ class _TiedOutput(nn.Module):
 
 class _Passed(nn.Module):
     """Replaces a body: returns its input embeddings as hidden states."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self._body = (body,)  # in a tuple, so that it is not a submodule
+
+    def __getattr__(self, name: str) -> Any:  # such as a factor of the logits
+        return getattr(self.__dict__["_body"][0], name)
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> "_Hidden":
         return _Hidden(inputs_embeds)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtune import training, utils
 
 from erjepa.configs import Component, Config
-from erjepa.objective import PackedDecoder
+from erjepa.objective import Backend, PackedDecoder
 from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
 from erjepa.training.model.adapter_layers import quicken_dropout
@@ -50,6 +50,12 @@ def build_decoder(model: Component, **arguments: Any) -> nn.Module:
         ) from error
 
 
+def attention_for(decoder: nn.Module, cfg: Config, attention: Attention) -> Attention:
+    """Return ``attention``, or ``causal`` if ``attention=auto`` and the decoder needs it."""
+    is_packable = not isinstance(decoder, Backend) or decoder.reads_packed_rows
+    return attention if is_packable or cfg.attention != "auto" else "causal"
+
+
 def build_model(
     cfg: Config,
     device: torch.device,
@@ -69,6 +75,7 @@ def build_model(
     dtype, trainable_dtype = dtypes_of(cfg)
     with training.set_default_dtype(dtype), torch.device("meta"):
         decoder = build_decoder(cfg.model)
+    attention = attention_for(decoder, cfg, attention)
     trainable = TrainableWeights(
         decoder, cfg.model, trainable_dtype=trainable_dtype, dtype=dtype
     )
@@ -81,6 +88,12 @@ def build_model(
     if not (trainable.has_adapters or cfg.train_predictor_tokens):
         raise ValueError(
             "train_predictor_tokens=False: a model without adapters trains all embeddings"
+        )
+    trains_predictor = num_predictor_tokens and cfg.train_predictor_tokens
+    if trains_predictor and getattr(decoder, "reads_tokens", False):
+        raise ValueError(
+            "train_predictor_tokens=True trains embeddings, and layers of this model also read the "
+            "tokens; set it to False, or num_predictor_tokens=0"
         )
     if cfg.save_adapter_weights_only and not trainable.has_adapters:
         raise ValueError(

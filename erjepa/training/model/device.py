@@ -87,14 +87,14 @@ def run_device(cfg: Config) -> torch.device:
 
 
 def attention_of(cfg: Config, device: torch.device) -> Attention:
-    """Return ``flex`` or ``dense``: the key ``attention``, or what ``auto`` selects on ``device``.
+    """Return the key ``attention``, or ``flex`` or ``dense``, which ``auto`` selects on ``device``.
 
     Raises:
         ValueError: if ``attention`` is ``flex`` and cannot run, or ``row_length`` is not a
             multiple of FlexAttention's block.
     """
-    if cfg.attention == "dense":
-        return "dense"
+    if cfg.attention in ("dense", "causal"):
+        return cfg.attention
     if obstacle := flex_obstacle(device):
         if cfg.attention == "flex":
             raise ValueError(f"attention=flex: {obstacle}. Or set attention=dense")

@@ -1,7 +1,8 @@
-"""A check that a model computes the same for packed texts as for each text alone."""
+"""A check that a model computes the same for texts in the rows of a run as for each text alone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,28 @@ from torch.nn.utils.rnn import pad_sequence
 
 from erjepa.datasets import Pair
 from erjepa.objective import PackedDecoder
-from erjepa.packing import BLOCK, PairCollator, prefix_tree
+from erjepa.packing import BLOCK, PairCollator, chains, prefix_tree
 
 _LENGTH = 640  # most tokens of a text; longer than many attention windows
 _NEAR = 4  # tokens of a text behind another one that are also compared by themselves
 # Largest relative difference of hidden states that is due to rounding.
 _ROUNDING = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
 
+_Row = tuple[Any, Any, Any]  # tokens, depths and ends
+_REMEDIES = dict.fromkeys(("flex", "dense"), "set attention=causal, a text per row") | {
+    "causal": "choose another model"
+}
+
 
 @torch.no_grad()
 def require_packable(
     model: PackedDecoder, pairs: Sequence[Pair], device: torch.device, name: str
 ) -> None:
-    """Fail if hidden states of texts in a packed row differ from those of each text alone.
+    """Fail if hidden states of texts in the rows of a run differ from those of each text alone.
 
-    They differ if layers carry a state from token to token (recurrence, convolution), or ignore
-    position ids. All ranks call this together, with the same pairs.
+    In packed rows they differ if layers carry a state from token to token (recurrence, convolution)
+    or ignore position ids; from embeddings, if a layer reads tokens; and in any row, if tokens see
+    later ones. All ranks call this together, with the same pairs.
 
     Args:
         model: model with its weights, sharded or not.
@@ -43,25 +50,28 @@ def require_packable(
         for pair in (pairs[0], pairs[-1])
         for text in (pair.source + pair.bridge + pair.target, pair.target_view)
     ]
-    tree = prefix_tree(texts)
     attention, was_training = model.attention, model.training
+    alone: list[_Row] = [
+        (text, range(len(text)), [len(text)] * len(text)) for text in texts
+    ]
+    tree = (chains if attention == "causal" else prefix_tree)(texts)
+    rows = alone if attention == "causal" else [(tree.tokens, tree.depth, tree.end)]
     model.eval()
     try:
-        (packed,) = _hidden(model, device, [(tree.tokens, tree.depth, tree.end)])
+        packed = torch.cat(_hidden(model, device, rows))
         model.attend_by("causal")
         # Rows of these shapes never occur again.
         with torch.compiler.set_stance("force_eager"):
-            chains = [
-                (text, range(len(text)), [len(text)] * len(text)) for text in texts
-            ]
-            alone = torch.cat(_hidden(model, device, chains))
+            by_text = [_hidden(model, device, [row], from_tokens=True) for row in alone]
     except (torch.OutOfMemoryError, dist.DistError):
         raise
     except Exception as error:
         message = " ".join(str(error).split())
         if "/gloo/" in message:  # lost another rank: a plain RuntimeError of Gloo
             raise
-        raise ValueError(f"model: {name} cannot read packed rows: {message}") from error
+        raise ValueError(
+            f"model: {name} cannot read the rows of this run: {message}"
+        ) from error
     finally:
         model.attend_by(attention)
         model.train(was_training)
@@ -71,14 +81,15 @@ def require_packable(
     # A state leaks most into the tokens right after those of another text.
     jumps = np.concatenate([np.diff(path, prepend=-1) != 1 for path in tree.paths])
     near = torch.from_numpy(np.convolve(jumps, np.ones(_NEAR))[: len(jumps)] > 0)
-    difference = _difference(in_row, alone)
+    expected = torch.cat([*chain.from_iterable(by_text)])
+    difference = _difference(in_row, expected)
     if near.any():
-        difference = max(difference, _difference(in_row[near], alone[near]))
-    if difference > _ROUNDING[alone.dtype]:
+        difference = max(difference, _difference(in_row[near], expected[near]))
+    if difference > (rounding := _ROUNDING[expected.dtype]):
         raise ValueError(
-            f"model: {name} cannot train on packed rows: hidden states of texts in a row "
-            f"differ by {difference:.1e} from those of the same texts alone, more than rounding "
-            f"({_ROUNDING[alone.dtype]:.0e}); choose a model whose layers attend under a mask"
+            f"model: {name} cannot train on these rows: hidden states of texts in a row differ by "
+            f"{difference:.1e} from those of the same texts alone, more than rounding "
+            f"({rounding:.0e}); {_REMEDIES[attention]}"
         )
 
 
@@ -87,13 +98,17 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 def _hidden(
-    model: PackedDecoder, device: torch.device, rows: Sequence[tuple[Any, Any, Any]]
+    model: PackedDecoder,
+    device: torch.device,
+    rows: Sequence[_Row],
+    *,
+    from_tokens: bool = False,
 ) -> list[Tensor]:
-    """Return the hidden states of rows, given tokens, depths and ends; each [L, H]."""
-    columns = []
+    """Return the hidden states of rows, each [L, H]."""
+    columns, multiple = [], BLOCK if model.attention == "flex" else 1
     for column in zip(*rows, strict=True):
         table = pad_sequence([torch.tensor([*row]) for row in column], batch_first=True)
-        columns.append(F.pad(table, (0, -table.shape[1] % BLOCK)))
+        columns.append(F.pad(table, (0, -table.shape[1] % multiple)))
     tokens, input_pos, end = columns
     # Each padding token is its own subtree.
     end = end.where(end > 0, torch.arange(1, end.shape[1] + 1))
@@ -104,5 +119,6 @@ def _hidden(
         end=end.int(),
         target_pos=torch.arange(tokens.numel())[None],
     )
-    hidden = model(batch.to(device)).target[0].view(*tokens.shape, -1)
+    output = model(batch.to(device), from_tokens=from_tokens)
+    hidden = output.target[0].view(*tokens.shape, -1)
     return [states[: len(row[0])] for states, row in zip(hidden, rows, strict=True)]

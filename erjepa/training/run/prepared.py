@@ -36,6 +36,7 @@ class PreparedRun:
     Args:
         cfg: config with a seed, from ``require_files`` if the pairs are read.
         device: device of the run, which need not exist.
+        attention: of packed rows, see :func:`~erjepa.training.model.build.attention_for`.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class PreparedRun:
     ) -> None:
         self.cfg = cfg
         self.device = device
-        self.attention = attention
+        self._attention = attention
 
     @cached_property
     def loss_fn(self) -> JEPALoss:
@@ -97,7 +98,7 @@ class PreparedRun:
     @cached_property
     def _built(self) -> tuple[PackedDecoder, TrainableWeights]:
         k = self.num_predictor_tokens
-        return build_model(self.cfg, self.device, k, self.attention)
+        return build_model(self.cfg, self.device, k, self._attention)
 
     @property
     def model(self) -> PackedDecoder:
@@ -127,7 +128,7 @@ class PreparedRun:
                 row_length=cfg.row_length,
                 train_on_input=cfg.train_on_input,
                 train_on_turns=cfg.train_on_turns,
-                trim=self.attention == "dense",
+                attention=self.model.attention,
                 train_end_of_turn=cfg.train_end_of_turn in ("all", path),
             )
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torchtune import utils
 
 from erjepa.checkpoints.model_card import base_of, datasets_of, method_of
 from erjepa.configs import Config
+from erjepa.objective import PackedDecoder
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.replay_summary import (
@@ -27,7 +27,7 @@ log = utils.get_logger("INFO")
 
 def log_summary(
     cfg: Config,
-    model: nn.Module,
+    model: PackedDecoder,
     pairs: TrainingPairs,
     memory: RunMemory,
     progress: RunProgress,
@@ -54,13 +54,14 @@ def log_summary(
     method, objective = method_of(values)
     lr, warmup = cfg.optimizer.get("lr"), cfg.lr_scheduler.get("num_warmup_steps")
     after = f", after {counted(warmup, 'warm-up step')}" if warmup else ""
+    rows = ", a text per row" if model.attention == "causal" else ""
     kind_of_device = device.type
     if kind_of_device == "cuda":
         kind_of_device = torch.cuda.get_device_name(device)
     resumes = f"; resumes after step {progress.steps:,}" if progress.steps else ""
     lines = {
         "model": f"{cfg.model.name} of {base_of(values)}, "
-        f"{_count(sum(size for size, _ in sizes))} parameters, {cfg.dtype}",
+        f"{_count(sum(size for size, _ in sizes))} parameters, {cfg.dtype}{rows}",
         "trained": f"{kind}: {_count(trained)} parameters, "
         f"{cfg.trainable_dtype or cfg.dtype}",
         "data": f"{', '.join(call for _, call in datasets_of(values['dataset']))}: "

@@ -114,7 +114,7 @@ def test_a_pass_allocates_what_is_counted(views, checkpointing, vocab_size):
     """The profiler's bytes are the allocator's. In a model with a large vocabulary, whose weights
     are all trained, the peak of few layers is at another operation than that of all.
     """
-    collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS, trim=True)
+    collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS, attention="dense")
     batch = collator(random_pairs(40))
 
     def model():
