@@ -2,14 +2,15 @@
 
 Counted: the matrix products of all linear layers in the decoder's layers (frozen weights: forward
 pass and gradient of the input; trainable weights: also their own gradient), of experts only those
-that a token is sent to; attention by the area of its mask, as if no layer had a window; the output
-projection at the positions that predict labels. A multiply-add is two operations. Tokens that paths
-or pairs of a row share are computed, and so counted, once: a step's count depends on which pairs
-share a row.
+that a token is sent to; attention by the area of its mask, as if every layer had it, without a
+window; the output projection at the positions that predict labels. A multiply-add is two
+operations. Tokens that paths or pairs of a row share are computed, and so counted, once: a step's
+count depends on which pairs share a row.
 
-Not counted: embeddings, norms, rotary embeddings, softmax, element-wise products, the optimizer,
-the memory, padding, the norms of DoRA, and what activation checkpointing recomputes. Loss terms
-over all pairs of a step are counted once, though every rank computes them.
+Not counted: embeddings, norms, rotary embeddings, softmax, element-wise products, the states of
+linear attention, the optimizer, the memory, padding, the norms of DoRA, and what activation
+checkpointing recomputes. Loss terms over all pairs of a step are counted once, though every rank
+computes them.
 """
 
 from torch import nn

@@ -82,6 +82,17 @@ FAMILIES = {
     },
     "glm4": {"head_dim": 8},
     "gpt_neox": {},
+    "apertus": {},
+    "glm4_moe": {
+        **{"head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2},
+        **{"moe_intermediate_size": 16, "n_shared_experts": 1},
+    },
+    "deepseek_v3": {
+        **{"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16},
+        **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16},
+        **{"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1},
+        **{"topk_group": 1, "moe_intermediate_size": 16, "n_shared_experts": 1},
+    },
 }
 
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}

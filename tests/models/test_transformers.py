@@ -19,6 +19,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointWrapper,
+)
 from torch.nn.attention.flex_attention import flex_attention
 from torchtune.data import Message
 from torchtune.models.convert_weights import hf_to_tune
@@ -32,7 +35,7 @@ from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from erjepa.checkpoints.served_chat import ServedChat
 from erjepa.commands.doctor.checks import rank_of
-from erjepa.commands.doctor.memory import activation_bytes
+from erjepa.commands.doctor.memory import LiveBytes, activation_bytes
 from erjepa.configs import load
 from erjepa.datasets import ChatTemplate, Pair
 from erjepa.evaluation.generation import generate_greedy
@@ -45,8 +48,9 @@ from erjepa.models.transformers import (
 from erjepa.models.transformers import decoder as full_decoder
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator, attention_mask
+from erjepa.training.model.build import checkpoint_layers
 from erjepa.training.run.packed_rows import require_packable
-from tests.harness.models import BASE_SHAPE, random_pair, write_base
+from tests.harness.models import BASE_SHAPE, random_pair, random_pairs, write_base
 from tests.harness.transformers_models import (
     FAMILIES,
     STATEFUL,
@@ -240,6 +244,25 @@ def test_the_loss_and_its_gradients_of_rows_of_one_text(family, num_batches):
     mine = torch.autograd.grad(found, weights, allow_unused=True)
     for gradient, other in zip(mine, gradients, strict=True):
         torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", STATEFUL)
+def test_layers_of_every_kind_are_recomputed(family):
+    """OLMo Hybrid has a class for layers with attention, and one for those without."""
+    model = PackedDecoder(TransformersDecoder(random_model(family)), attention="causal")
+    batch = PairCollator(views="none", attention="causal")(random_pairs(4))
+    loss_fn = JEPALoss(jepa_weight=0)
+
+    def gradient():
+        model.zero_grad()
+        loss_fn(model(batch), batch, batch.num_labels, 4)[0].backward()
+        return model.decoder.tok_embeddings.weight.grad
+
+    expected = gradient()
+    checkpoint_layers(model.train())
+    layers = model.decoder.layers
+    assert all(isinstance(layer, CheckpointWrapper) for layer in layers)
+    torch.testing.assert_close(gradient(), expected)
 
 
 @pytest.mark.parametrize("family", STATEFUL)
@@ -476,6 +499,21 @@ def test_memory_on_a_gpu_is_forecast_as_torchtunes(both, checkpointing):
             found.append(sum(activation_bytes(cfg, model, JEPALoss(), batch, gpu)))
     masks = 2 * 4 * batch.end.numel() * batch.end.shape[1]  # counted as dense
     assert 0.7 * found[0] < found[1] < 1.3 * found[0] + masks
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", *STATEFUL])
+def test_memory_is_forecast_as_it_is_counted(family):
+    """On the meta device as on the CPU, where experts are computed apart."""
+    model = PackedDecoder(TransformersDecoder(random_model(family)), attention="causal")
+    batch = PairCollator(views="none", attention="causal")(random_pairs(20))
+    known, loss_fn = [*model.parameters(), *model.buffers()], JEPALoss(jepa_weight=0)
+    with LiveBytes(known) as live:
+        loss_fn(model(batch), batch, batch.num_labels, 20)[0].backward()
+    weights = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    with rank_of(1):
+        cpu = torch.device("cpu")
+        found = sum(activation_bytes(load("tiny_synth"), model, loss_fn, batch, cpu))
+    assert 0.95 < found / (live.peak - weights) < 1.25
 
 
 def test_the_loss_and_its_gradients_are_those_of_llm_jepas_code(both):

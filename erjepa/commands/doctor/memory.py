@@ -26,13 +26,12 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import tree_leaves
-from torchtune import training
 
 from erjepa.configs import Component, Config
 from erjepa.objective import Backend, JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
 from erjepa.replay import slot_bytes
-from erjepa.training.model.build import call_in_modules
+from erjepa.training.model.build import call_in_modules, checkpoint_layers
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import (
     is_sharded,
@@ -109,6 +108,7 @@ def optimizer_bytes(optimizer: Component, trained: Iterable[Tensor]) -> int:
 
 def _rows(parameter: Tensor) -> Tensor:
     """Return the first rank's shard of a parameter: FSDP2 shards rows."""
+    parameter = torch.atleast_1d(parameter)
     rows = -(-len(parameter) // dist.get_world_size())
     return torch.empty_like(parameter[:rows], device="meta")
 
@@ -188,9 +188,7 @@ def activation_bytes(
     if is_cuda:
         _as_on_cuda(model)
     if cfg.enable_activation_checkpointing:
-        training.set_activation_checkpointing(
-            model, auto_wrap_policy={type(model.decoder.layers[0])}
-        )
+        checkpoint_layers(model)
     without_labels = replace(
         batch,
         label_pos=batch.label_pos[:1],
@@ -204,7 +202,8 @@ def activation_bytes(
     as_gathered = dtypes_of(cfg)[0] if is_sharded(cfg, model) else None
     # Replaces attention by its fused kernel, in recomputed layers too.
     fused = patch.object(F, "scaled_dot_product_attention", _fused_attention)
-    with _computing(model, as_gathered), fused if is_cuda else nullcontext():
+    experts = patch.object(F, "grouped_mm", _grouped_mm, create=True)
+    with _computing(model, as_gathered), fused if is_cuda else nullcontext(), experts:
         without, peak = (
             _peak(model, loss_fn, part) for part in (without_labels, batch)
         )
@@ -238,6 +237,8 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return True  # transformers asks whether each row has one text
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor) and not is_traceable_wrapper_subclass(tensor):
@@ -291,6 +292,11 @@ def _as_on_cuda(model: PackedDecoder) -> None:
 
 def _fused_attention(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
     return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value)[0]
+
+
+def _grouped_mm(inputs: Tensor, weight: Tensor, **_: Any) -> Tensor:
+    """Compute all by one expert: on the meta device, torch's own only takes bfloat16."""
+    return inputs @ weight[0]
 
 
 def _fused_dropout(probability: float, x: Tensor) -> Tensor:

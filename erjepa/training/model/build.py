@@ -134,9 +134,7 @@ def set_up_model(
         for layer in decoder.layers:
             layer.compile(backend=os.environ.get("TORCH_COMPILE_BACKEND", "inductor"))
     if cfg.enable_activation_checkpointing:
-        training.set_activation_checkpointing(
-            model, auto_wrap_policy={type(decoder.layers[0])}
-        )
+        checkpoint_layers(model)
     shard(cfg, model, device)
     load_weights(cfg, model, weights, device)
     _place_buffers(model, device)
@@ -147,6 +145,12 @@ def set_up_model(
     training.validate_no_params_on_meta_device(model)
     seconds = time.perf_counter() - start_time
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
+
+
+def checkpoint_layers(model: PackedDecoder) -> None:
+    """Recompute the activations of each layer, of whatever kind, in the backward pass."""
+    kinds = {type(layer) for layer in model.decoder.layers}
+    training.set_activation_checkpointing(model, auto_wrap_policy=kinds)
 
 
 def _initial_weights(

@@ -99,6 +99,9 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     )
     # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    scalars = {
+        p for p in model.parameters() if p.ndim == 0
+    }  # FSDP2 does not shard them
     for module in modules_to_shard(cfg, model):
         # A tied output projection reads the embeddings after their own forward pass.
         is_read_again = isinstance(module, nn.Embedding)
@@ -109,6 +112,7 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
             and not is_read_again,
             mp_policy=precision,
             offload_policy=offload,
+            ignored_params=scalars,
         )
 
 
