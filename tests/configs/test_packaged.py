@@ -21,7 +21,10 @@ FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 COMMENTED = "llama3_2_1b_synth"
 # Families of transformers in names of configs; others are Llamas.
-OF_FAMILY = {"qwen3": "qwen3", "gemma3": "gemma3_text", "smollm3": "smollm3"}
+OF_FAMILY = {
+    **{"qwen3_5": "qwen3_5_text", "qwen3": "qwen3", "smollm3": "smollm3"},
+    **{"gemma3": "gemma3_text", "gemma4": "gemma4_text"},
+}
 OF_TRANSFORMERS = {name for name in CONFIGS if name.startswith(("hf_", *OF_FAMILY))}
 
 
@@ -81,7 +84,7 @@ def test_continual_configs_keep_what_was_learned_in_one_way():
         for name in CONFIGS
         if name.endswith("_continual")
     }
-    assert len(own) == 15
+    assert len(own) == 17
     for name in OF_TRANSFORMERS:
         assert {"loss", "replay"}.isdisjoint(own.pop(name))  # llama3_2_1b_continual's
         lines = (FOLDER / f"{name}.yaml").read_text().splitlines()

@@ -226,10 +226,10 @@ def watch_forwards(patch):
     """Collect the batches of training's forward passes, of each forked rank in a list of its own."""
     seen, forward = [], PackedDecoder.forward
 
-    def noted(self, batch):
+    def noted(self, batch, **options):
         if self.training:
             seen.append(batch)
-        return forward(self, batch)
+        return forward(self, batch, **options)
 
     patch.setattr(PackedDecoder, "forward", noted)
     return seen

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,18 +50,18 @@ def require_packable(
         for text in (pair.source + pair.bridge + pair.target, pair.target_view)
     ]
     attention, was_training = model.attention, model.training
-    alone: list[_Row] = [
+    one_each: list[_Row] = [
         (text, range(len(text)), [len(text)] * len(text)) for text in texts
     ]
     tree = (chains if attention == "causal" else prefix_tree)(texts)
-    rows = alone if attention == "causal" else [(tree.tokens, tree.depth, tree.end)]
+    rows = one_each if attention == "causal" else [(tree.tokens, tree.depth, tree.end)]
     model.eval()
     try:
         packed = torch.cat(_hidden(model, device, rows))
         model.attend_by("causal")
         # Rows of these shapes never occur again.
         with torch.compiler.set_stance("force_eager"):
-            by_text = [_hidden(model, device, [row], from_tokens=True) for row in alone]
+            alone = torch.cat(_hidden(model, device, one_each, from_tokens=True))
     except (torch.OutOfMemoryError, dist.DistError):
         raise
     except Exception as error:
@@ -81,11 +80,10 @@ def require_packable(
     # A state leaks most into the tokens right after those of another text.
     jumps = np.concatenate([np.diff(path, prepend=-1) != 1 for path in tree.paths])
     near = torch.from_numpy(np.convolve(jumps, np.ones(_NEAR))[: len(jumps)] > 0)
-    expected = torch.cat([*chain.from_iterable(by_text)])
-    difference = _difference(in_row, expected)
+    difference = _difference(in_row, alone)
     if near.any():
-        difference = max(difference, _difference(in_row[near], expected[near]))
-    if difference > (rounding := _ROUNDING[expected.dtype]):
+        difference = max(difference, _difference(in_row[near], alone[near]))
+    if difference > (rounding := _ROUNDING[alone.dtype]):
         raise ValueError(
             f"model: {name} cannot train on these rows: hidden states of texts in a row differ by "
             f"{difference:.1e} from those of the same texts alone, more than rounding "
@@ -104,11 +102,20 @@ def _hidden(
     *,
     from_tokens: bool = False,
 ) -> list[Tensor]:
-    """Return the hidden states of rows, each [L, H]."""
-    columns, multiple = [], BLOCK if model.attention == "flex" else 1
+    """Return the hidden states of rows, each [L, H].
+
+    From tokens, all rows are padded: rows of one text, where the longest is not, must not depend on
+    the tokens behind them.
+    """
+    columns = []
     for column in zip(*rows, strict=True):
         table = pad_sequence([torch.tensor([*row]) for row in column], batch_first=True)
-        columns.append(F.pad(table, (0, -table.shape[1] % multiple)))
+        padding = -table.shape[1] % BLOCK
+        if from_tokens:
+            padding = padding or BLOCK
+        elif model.attention == "causal":
+            padding = 0
+        columns.append(F.pad(table, (0, padding)))
     tokens, input_pos, end = columns
     # Each padding token is its own subtree.
     end = end.where(end > 0, torch.arange(1, end.shape[1] + 1))

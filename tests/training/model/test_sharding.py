@@ -74,9 +74,8 @@ def test_a_step_reduces_once_and_gathers_once_where_parameters_are_kept(
     # second step on, two of replayed ones; of an empty one in the first. Some releases
     # of torch keep one group between the forward and the backward pass.
     passes = 2 * STEPS + 2 * (STEPS - 1) + 1
-    gathers -= (
-        2 * GROUPS
-    )  # in two forward passes that try packed rows before the first step
+    # In the two forward passes that try the model's rows before the first step.
+    gathers -= 2 * GROUPS
     assert gathers in (passes * 2 * GROUPS, passes * (2 * GROUPS - 1))
     for mine, expected in zip(kept, freed, strict=True):
         assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-6)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from erjepa.configs import load
+from erjepa.objective import PackedDecoder
 from erjepa.training.run import summary
 from erjepa.training.run.progress import RunProgress
 from tests.harness.models import small_decoder
@@ -37,7 +38,7 @@ def said(monkeypatch, caplog):
         with caplog.at_level(logging.INFO):
             summary.log_summary(
                 cfg,
-                small_decoder(),
+                PackedDecoder(small_decoder()),
                 SimpleNamespace(sampler=sampler, held_out=range(100)),
                 None,
                 run,
