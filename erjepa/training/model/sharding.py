@@ -99,9 +99,8 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     )
     # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    scalars = {
-        p for p in model.parameters() if p.ndim == 0
-    }  # FSDP2 does not shard them
+    # FSDP2 does not shard scalars, such as constants of Apertus.
+    scalars = {p for p in model.parameters() if p.ndim == 0}
     for module in modules_to_shard(cfg, model):
         # A tied output projection reads the embeddings after their own forward pass.
         is_read_again = isinstance(module, nn.Embedding)
