@@ -15,7 +15,7 @@ from erjepa.packing.mask import (
     block_mask,
     dense_mask,
 )
-from erjepa.packing.tree import chains, prefix_tree, tree_size
+from erjepa.packing.tree import prefix_tree, tree_size
 
 __all__ = [
     "BLOCK",
@@ -27,7 +27,6 @@ __all__ = [
     "Window",
     "attention_mask",
     "block_mask",
-    "chains",
     "dense_mask",
     "lay_out",
     "layout_of",

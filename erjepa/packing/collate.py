@@ -35,7 +35,7 @@ from erjepa.packing.rows import (
     share,
 )
 from erjepa.packing.spans import STEPS
-from erjepa.packing.tree import PrefixTree, chains, prefix_tree, tree_size
+from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
 
 
 @dataclass(kw_only=True)
@@ -169,8 +169,7 @@ class PairCollator:
 
     def _grow(self, pairs: Sequence[Pair], step: int) -> "_Forest":
         layouts = [self._lay_out(pair, step) for pair in pairs]
-        grow = chains if self.attention == "causal" else prefix_tree
-        tree = grow([path.tokens for layout in layouts for path in layout])
+        tree = prefix_tree([path.tokens for layout in layouts for path in layout])
         paths = iter(tree.paths)
         nodes = [[next(paths) for _ in layout] for layout in layouts]
         return _Forest(tree, layouts, nodes)

@@ -63,22 +63,6 @@ def prefix_tree(paths: Sequence[array]) -> PrefixTree:
     )
 
 
-def chains(paths: Sequence[array]) -> PrefixTree:
-    """Lay ``paths`` out one after the other, each a tree of its own that shares no tokens."""
-    lengths = [len(path) for path in paths]
-    stops = np.cumsum([0, *lengths])
-    nodes = [
-        np.arange(stop - n, stop) for n, stop in zip(lengths, stops[1:], strict=True)
-    ]
-    tokens = array("i")
-    for path in paths:
-        tokens.extend(path)
-    depth = np.arange(len(tokens)) - np.repeat(stops[:-1], lengths)
-    return PrefixTree(
-        np.array(tokens, np.int32), depth, np.repeat(stops[1:], lengths), nodes
-    )
-
-
 def tree_size(paths: Sequence[array]) -> int:
     """Return the number of nodes in the tree of ``paths``."""
     size, before = 0, array("i")

@@ -12,6 +12,7 @@ import random
 import sys
 from array import array
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice, product
 
 import pytest
@@ -48,7 +49,7 @@ from erjepa.models.transformers import (
 from erjepa.models.transformers import decoder as full_decoder
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator, attention_mask
-from erjepa.training.model.build import checkpoint_layers
+from erjepa.training.model.build import build_model, checkpoint_layers
 from erjepa.training.run.packed_rows import require_packable
 from tests.harness.models import BASE_SHAPE, random_pair, random_pairs, write_base
 from tests.harness.transformers_models import (
@@ -302,6 +303,18 @@ def test_stored_constants_are_loaded_and_saved(tmp_path):
     checkpointer.save_checkpoint({"model": loaded}, 0)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "epoch_0")
     assert float(again.model.layers[1].layer_scalar) == 0.25
+
+
+def test_trained_predictor_tokens_are_for_layers_that_read_embeddings(tmp_path):
+    folder = write_folder(tmp_path, "gemma4_text")
+    overrides = [f"model.path={folder}", "device=cpu", "dtype=fp32"]
+    cfg, cpu = load("hf_continual", overrides), torch.device("cpu")
+    with pytest.raises(ValueError, match="train_predictor_tokens=True trains embedd"):
+        build_model(cfg, cpu, 1, "dense")
+    frozen = replace(cfg, train_predictor_tokens=False)
+    assert build_model(frozen, cpu, 1, "dense")[0].attention == "causal"
+    as_set = replace(frozen, attention="dense")
+    assert build_model(as_set, cpu, 1, "dense")[0].attention == "dense"
 
 
 def test_constants_are_not_fine_tuned(tmp_path):

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from erjepa.datasets import Pair
 from erjepa.objective import PackedDecoder
-from erjepa.packing import BLOCK, PairCollator, chains, prefix_tree
+from erjepa.packing import BLOCK, PairCollator, prefix_tree
 
 _LENGTH = 640  # most tokens of a text; longer than many attention windows
 _NEAR = 4  # tokens of a text behind another one that are also compared by themselves
@@ -53,7 +53,7 @@ def require_packable(
     one_each: list[_Row] = [
         (text, range(len(text)), [len(text)] * len(text)) for text in texts
     ]
-    tree = (chains if attention == "causal" else prefix_tree)(texts)
+    tree = prefix_tree(texts)
     rows = one_each if attention == "causal" else [(tree.tokens, tree.depth, tree.end)]
     model.eval()
     try:
@@ -76,7 +76,9 @@ def require_packable(
         model.train(was_training)
         # This shape never occurs again, but torch would compile the next ones as dynamic.
         torch._dynamo.reset()
-    in_row = torch.cat([packed[torch.from_numpy(path)] for path in tree.paths])
+    in_row = packed
+    if attention != "causal":
+        in_row = torch.cat([packed[torch.from_numpy(path)] for path in tree.paths])
     # A state leaks most into the tokens right after those of another text.
     jumps = np.concatenate([np.diff(path, prepend=-1) != 1 for path in tree.paths])
     near = torch.from_numpy(np.convolve(jumps, np.ones(_NEAR))[: len(jumps)] > 0)
