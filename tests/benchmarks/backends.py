@@ -1,7 +1,8 @@
 """Compare the step time of SmolLM2-135M on torchtune's decoder and on transformers' model.
 
-The latter also reads rows of one text each, as models that carry a state do. The steps alternate, with the same weights, pairs, prompts and adapters. Needs the model's folder,
-which ``ERJEPA_SMOLLM2`` names.
+The latter also reads rows of one text each, as models that carry a state do. The steps alternate,
+with the same weights, pairs, prompts and adapters. Needs the model's folder, which
+``ERJEPA_SMOLLM2`` names.
 """
 
 import tempfile

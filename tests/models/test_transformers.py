@@ -54,6 +54,7 @@ from erjepa.training.run.packed_rows import require_packable
 from tests.harness.models import BASE_SHAPE, random_pair, random_pairs, write_base
 from tests.harness.transformers_models import (
     FAMILIES,
+    MAMBA,
     STATEFUL,
     STRICT,
     TEMPLATE,
@@ -140,6 +141,12 @@ BY_LAYER = {  # embeddings of tokens for each layer
     **{"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
     "head_dim": 8,
 }
+LINEAR = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 8},
+    **{"linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 4},
+    **{"num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "shared_expert_intermediate_size": 16,
+}
 # Gemma 4 looks up the tokens of embeddings in its table.
 MIXES = [family for family in STATEFUL if family != "gemma4_text"]
 
@@ -155,17 +162,21 @@ def perturbed(family, attention="dense", **extra):
 
 
 @pytest.mark.parametrize(
-    ("family", "extra"),
+    ("family", "extra", "message"),
     [
-        *((family, {}) for family in MIXES),
-        ("gemma3n_text", BY_LAYER),
-        ("mamba", {}),
+        *((family, {}, "differ by") for family in MIXES),
+        ("bamba", {"attn_layer_indices": [1], **MAMBA}, "differ by"),
+        ("qwen3_next", LINEAR, "differ by"),
+        ("gemma3n_text", BY_LAYER, "differ by"),
+        ("mamba", {}, "NAME cannot read the rows of this run: The size"),
     ],
 )
-def test_a_model_that_mixes_the_texts_of_a_row_reads_a_text_per_row(family, extra):
+def test_a_model_that_mixes_the_texts_of_a_row_reads_a_text_per_row(
+    family, extra, message
+):
     model, pairs = perturbed(family, **extra)
     assert not model.decoder.reads_packed_rows
-    with pytest.raises(ValueError, match="NAME cannot (train on these|read the) rows"):
+    with pytest.raises(ValueError, match=message):
         require_packable(model, pairs, torch.device("cpu"), "NAME")
     model.attend_by("causal")
     require_packable(model, pairs, torch.device("cpu"), "NAME")
@@ -303,6 +314,23 @@ def test_stored_constants_are_loaded_and_saved(tmp_path):
     checkpointer.save_checkpoint({"model": loaded}, 0)
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "epoch_0")
     assert float(again.model.layers[1].layer_scalar) == 0.25
+
+
+def test_stored_constants_of_other_types_are_refused(tmp_path, monkeypatch):
+    """Such as the table of experts by token in DeepSeek-V4."""
+    from_config = AutoModelForCausalLM.from_config
+
+    def with_table(*args, **kwargs):
+        model = from_config(*args, **kwargs)
+        model.model.layers[0].register_buffer(
+            "table", torch.zeros(3, dtype=torch.int64)
+        )
+        return model
+
+    folder = str(write_folder(tmp_path, "llama"))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_config", with_table)
+    with pytest.raises(ValueError, match="layers.0.table, a buffer of torch.int64"):
+        lora_decoder(folder)
 
 
 def test_trained_predictor_tokens_are_for_layers_that_read_embeddings(tmp_path):

@@ -128,9 +128,11 @@ def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
             AutoModelForCausalLM.from_pretrained(folder), path / "adapter"
         )(tokens).logits
         decoder = load_model(config(folder, data, tmp_path), torch.device("cpu"), path)
-        decoder.attend_by("causal")
+        attention = "dense" if decoder.reads_packed_rows else "causal"
+        decoder.attend_by(attention)
+        inputs = decoder.tok_embeddings(tokens) if attention == "dense" else tokens
         end, depth = torch.tensor([[37] * 37]).int(), torch.arange(37)[None]
-        hidden = decoder.body(tokens, end, depth, "causal")
+        hidden = decoder.body(inputs, end, depth, attention)
         ours = decoder.logits(hidden[0])[None]
     assert (ours - base).abs().max() > 0.01
     torch.testing.assert_close(merged, ours, rtol=1e-4, atol=2e-5)

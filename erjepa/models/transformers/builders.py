@@ -53,7 +53,8 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
     with torch.device("cpu"), init_empty_weights(include_buffers=False):
         with no_init_weights():
             model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    for name in stored_buffers(model):
+    stored = model.state_dict()
+    for name in [n for n, _ in model.named_buffers() if n in stored]:
         owner, _, last = name.rpartition(".")
         module = model.get_submodule(owner)
         buffer = module._buffers.pop(last)
@@ -65,12 +66,6 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
         constant = nn.Parameter(buffer.to("meta"), requires_grad=False)
         module.register_parameter(last, constant)
     return model
-
-
-def stored_buffers(model: nn.Module) -> list[str]:
-    """Return the names of a model's buffers that its checkpoints store."""
-    stored = model.state_dict()
-    return [name for name, _ in model.named_buffers() if name in stored]
 
 
 def text_model_in(path: str) -> tuple[str, str] | None:
