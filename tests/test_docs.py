@@ -294,7 +294,7 @@ def first_cells(page, heading):
 
 
 def test_rules_and_tasks_are_all_described():
-    rules = first_cells("choosing_the_weights.md", "Selection rules")
+    rules = first_cells("loss_and_replay.md", "Selection rules")
     assert set(rules) == set(SELECTIONS.names(lambda rule: True))
     weights = first_cells("objectives.md", "Against collapse")
     keys = {f"loss.{name}" for name in inspect.signature(JEPALoss).parameters}

@@ -188,12 +188,12 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path, car
     assert at_start(cfg, 1, said) == [
         f"weights of {first / 'paper' / 'epoch_0_step_3'}",
         f"24 of {data} in memory",
-        "4 of them replayed a step",
+        "4 replayed per step",
         f"4 pairs a step, by uniform; {stored}",
     ]
     cfg = config(base, other_data, tmp_path / "b", continue_from=first / "lm", **LM)
     assert at_start(cfg, 1, said)[2:] == [
-        "up to 8 of them replayed a step, fewer as new ones are stored",
+        "up to 8 replayed per step, fewer as new ones are stored",
         f"up to 8 pairs a step, by uniform; {stored}",
     ]
     cfg = config(base, other_data, tmp_path / "c", **CONTINUAL)

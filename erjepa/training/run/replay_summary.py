@@ -42,7 +42,7 @@ def inherited_summary(memory: RunMemory, pairs: int) -> list[str]:
     stored = f"{of_each} in memory"
     if memory.earlier is not None and (left_out := memory.earlier.left_out):
         stored += f", {left_out:,} left out by replay.capacity={settings.capacity}"
-    replayed = f"{_drawn(memory, pairs)} of them replayed a step"
+    replayed = f"{_drawn(memory, pairs)} replayed per step"
     if settings.draw_from == "all":
         replayed += ", fewer as new ones are stored"
     return [stored, replayed]
@@ -94,7 +94,7 @@ def forgetting_warnings(cfg: Config, memory: RunMemory, num_new: int) -> Iterato
     if settings.selection == "content":
         yield (
             "replay.selection=content recalls hardly any of the inherited pairs where the new "
-            "ones are unlike them; uniform keeps what they taught (docs/choosing_the_weights.md)."
+            "ones are unlike them; uniform keeps what they taught (docs/loss_and_replay.md)."
         )
     is_evicting = settings.retention == "score" and not settings.reserve
     if is_evicting and len(replay) + num_new > settings.capacity:

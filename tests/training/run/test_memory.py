@@ -377,7 +377,7 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
     assert memory.where(slots.example_ids[3].item()) == "a.jsonl:4"
     assert memory.can_draw and inherited_summary(memory, 8) == [
         "5 of a.jsonl in memory",
-        "up to 8 of them replayed a step",
+        "up to 8 replayed per step",
     ]
     draw = step(memory, 1, outcome(*range(8)))
     assert set(draw.example_ids) <= set(slots.example_ids[:5].tolist())
