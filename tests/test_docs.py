@@ -333,12 +333,17 @@ FIGURES = {
         "LLM-JEPA padded to 128: its time over ours",
         "4 pairs",
     ),
+        "the same, padded to 128, with its additive mask": (
+        "llm_jepa",
+        "LLM-JEPA additive mask, padded to 128: its time over ours",
+        "4 pairs",
+    ),
     "the same, 16 pairs padded to 128": (
         "llm_jepa",
         "LLM-JEPA padded to 128: its time over ours",
         "16 pairs",
     ),
-    "time of torchtune's LoRA SFT, its loss in one chunk, over our SFT": (
+    "time of torchtune's LoRA SFT, padded, its loss in one chunk, over our SFT": (
         "torchtune_sft",
         "torchtune, one chunk over SFT",
     ),
