@@ -124,6 +124,11 @@ STATEFUL = {
         "moe_shared_expert_intermediate_size": 16,
     },
     "olmo_hybrid": {},
+    "zamba2": {
+        **{"layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1]},
+        **{"num_mem_blocks": 1, "adapter_rank": 4, "n_mamba_heads": 8},
+        **{"mamba_headdim": 8, "mamba_d_state": 8, "mamba_ngroups": 1},
+    },
 }
 
 

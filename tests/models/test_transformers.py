@@ -9,11 +9,13 @@ and answers those of ``generate``.
 import copy
 import json
 import random
+import resource
 import sys
 from array import array
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice, product
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torchtune.data import Message
 from torchtune.models.convert_weights import hf_to_tune
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     LlavaConfig,
@@ -47,6 +50,7 @@ from erjepa.models.transformers import (
     lora_decoder,
 )
 from erjepa.models.transformers import decoder as full_decoder
+from erjepa.models.transformers.builders import empty_model
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator, attention_mask
 from erjepa.training.model.build import build_model, checkpoint_layers
@@ -277,9 +281,22 @@ def test_layers_of_every_kind_are_recomputed(family):
     torch.testing.assert_close(gradient(), expected)
 
 
-@pytest.mark.parametrize("family", STATEFUL)
-def test_answers_of_padded_prompts_are_those_of_each_alone(family):
-    decoder = TransformersDecoder(random_model(family))
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [(family, {}) for family in STATEFUL]
+    + [
+        ("lfm2", {"conv_bias": True}),
+        ("falcon_h1", {"mamba_proj_bias": True}),
+        ("granitemoehybrid", {"mamba_proj_bias": True}),
+        ("nemotron_h", {"use_bias": True}),
+        ("recurrent_gemma", {"lru_width": 32, "attention_window_size": 16}),
+    ],
+)
+def test_answers_of_padded_prompts_are_those_of_each_alone(family, extra):
+    model = random_model(family, **extra)
+    for weight in model.parameters():  # biases start at zero
+        weight.data += 0.1 * torch.randn_like(weight)
+    decoder = TransformersDecoder(model)
     decoder.attend_by("causal")
     limits = {"max_new_tokens": 8, "stop_tokens": []}
     prompts = [[5, 6, 7, 8, 9], [40, 41], [3, 77, 5, 9, 60, 61, 62]]
@@ -778,6 +795,29 @@ def test_weights_are_read_and_written_as_transformers_has_them(tmp_path, family)
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "epoch_0").chat_template
 
 
+def test_all_chat_templates_are_copied(tmp_path):
+    templates = {"default": TEMPLATE, "tool_use": "tools"}
+    folder = write_folder(tmp_path / "base", "llama", templates)
+    checkpointer = TransformersCheckpointer(str(folder), str(tmp_path / "out"))
+    checkpointer.save_checkpoint(checkpointer.load_checkpoint(), epoch=0)
+    written = AutoTokenizer.from_pretrained(tmp_path / "out" / "epoch_0")
+    assert written.chat_template == templates
+
+
+def test_a_model_that_exceeds_the_memory_is_described(tmp_path):
+    """The experts of a layer of DeepSeek-V3 are two tensors of tens of gigabytes."""
+    AutoConfig.for_model("deepseek_v3").save_pretrained(tmp_path)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    used = pages * resource.getpagesize()
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**32, unlimited[1]))
+    try:
+        model = empty_model(str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, unlimited)
+    assert sum(weight.numel() for weight in model.parameters()) > 6e11
+
+
 @pytest.mark.parametrize("weight", [None, torch.ones(48, 32).to(torch.float8_e4m3fn)])
 def test_missing_and_quantized_weights_are_refused(tmp_path, weight):
     folder = write_folder(tmp_path / "base", "llama")
@@ -904,9 +944,12 @@ def test_a_transformers_too_old_is_refused_in_one_line(monkeypatch):
         load("hf_continual")
 
 
-def test_prompts_do_not_change_from_day_to_day(tmp_path):
-    dated = "{{ strftime_now('%d %b %Y') }}" + TEMPLATE
-    tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama", dated)))
+DATED = "{{ strftime_now('%d %b %Y') }}" + TEMPLATE
+
+
+@pytest.mark.parametrize("template", [DATED, {"default": DATED, "tool_use": "tools"}])
+def test_prompts_do_not_change_from_day_to_day(tmp_path, template):
+    tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama", template)))
     tokens, _ = tokenizer.tokenize_messages(chat("ask"))
     assert tokenizer.decode(tokens).startswith("26 Jul 2024")
 

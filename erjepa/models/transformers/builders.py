@@ -9,6 +9,7 @@ import torch
 import transformers
 from accelerate import init_empty_weights
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torchtune.modules.peft import DoRALinear, LoRALinear
 from transformers import (
     CONFIG_MAPPING,
@@ -51,7 +52,7 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
         del config.quantization_config  # weights are loaded and exported unquantized
     dtype = torch.get_default_dtype()
     with torch.device("cpu"), init_empty_weights(include_buffers=False):
-        with no_init_weights():
+        with no_init_weights(), _EmptyOnMeta():
             model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     stored = model.state_dict()
     for name in [n for n, _ in model.named_buffers() if n in stored]:
@@ -66,6 +67,16 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
         constant = nn.Parameter(buffer.to("meta"), requires_grad=False)
         module.register_parameter(last, constant)
     return model
+
+
+class _EmptyOnMeta(TorchFunctionMode):
+    """Places ``torch.empty`` on the meta device: a mixture's experts may exceed this machine's memory."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        on_meta = {"device": "meta"} if func is torch.empty else {}
+        return func(*args, **{**(kwargs or {}), **on_meta})
 
 
 def text_model_in(path: str) -> tuple[str, str] | None:

@@ -22,6 +22,7 @@ from erjepa.models.transformers.builders import empty_model, text_model_in
 from erjepa.utils.jsonl import parse_json
 
 _WHOLE = "model.safetensors"
+_TEMPLATES = "additional_chat_templates"
 _WEIGHTS = (
     *(".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"),
     ".index.json",
@@ -139,6 +140,8 @@ class TransformersCheckpointer:
             is_written = path.name == "config.json" and not adapter_only
             if path.is_file() and not (is_written or path.name.endswith(_WEIGHTS)):
                 shutil.copy2(path, folder)
+        if (named := self._folder / _TEMPLATES).is_dir():
+            shutil.copytree(named, folder / _TEMPLATES, dirs_exist_ok=True)
         if training.ADAPTER_KEY in state_dict:
             adapter = state_dict[training.ADAPTER_KEY]
             torch.save(adapter, folder / "adapter_model.pt")
@@ -153,7 +156,7 @@ class TransformersCheckpointer:
                     f"{inner}{name.removeprefix(text)}": weight
                     for name, weight in adapter.items()
                 }
-                layers = "|".join(config["target_modules"])
+                layers = "|".join(map(re.escape, config["target_modules"]))
                 config["target_modules"] = rf"{re.escape(inner)}\.(.*\.)?({layers})"
             weights = {peft_name(name): weight for name, weight in adapter.items()}
             save_file(weights, folder / WEIGHTS)

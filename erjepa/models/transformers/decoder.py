@@ -6,6 +6,7 @@ positions of tokens in their own texts.
 """
 
 import copy
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from erjepa.packing import Attention, Window, attention_mask
 
 # Kinds of layers that attend under a mask.
 _MASKED = {"full_attention", "sliding_attention", "chunked_attention"}
+# Biases that layers with a state add to padding, whose inputs transformers sets to zero.
+_BIASES_OF_STATES = ("in_proj.bias", "linear_x.bias")
 
 
 class TransformersDecoder(nn.Module):
@@ -109,8 +112,16 @@ class TransformersDecoder(nn.Module):
         """Whether each token depends on embeddings, positions and a mask alone: False if layers
         carry a state from token to token, or read tokens apart from their embeddings.
         """
-        is_stateful = self._held["model"]._is_stateful or self._windows.keys() - _MASKED
-        return not (is_stateful or self.reads_tokens)
+        return not (self._is_stateful or self.reads_tokens)
+
+    @property
+    def _is_stateful(self) -> bool:
+        return bool(self._held["model"]._is_stateful or self._windows.keys() - _MASKED)
+
+    @property
+    def _is_changed_by_padding(self) -> bool:
+        names = (name for name, _ in self.named_parameters())
+        return self._is_stateful and any(n.endswith(_BIASES_OF_STATES) for n in names)
 
     @property
     def reads_tokens(self) -> bool:
@@ -178,6 +189,24 @@ class TransformersDecoder(nn.Module):
         stop_tokens: Sequence[int],
     ) -> list[list[int]]:
         """See :meth:`~erjepa.objective.backend.Backend.generate_greedy`."""
+        pads = not self._is_changed_by_padding
+        groups = defaultdict[int, list[int]](list)
+        for i, prompt in enumerate(prompts):
+            groups[0 if pads else len(prompt)].append(i)
+        answers: dict[int, list[int]] = {}
+        for group in groups.values():
+            part = [prompts[i] for i in group]
+            generated = self._generate(part, max_new_tokens, stop_tokens)
+            answers.update(zip(group, generated, strict=True))
+        return [answers[i] for i in range(len(prompts))]
+
+    def _generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        stop_tokens: Sequence[int],
+    ) -> list[list[int]]:
+        """Answer prompts, padded on the left, in one batch."""
         model = self._held["model"]
         device = self.tok_embeddings.weight.device
         width = max(map(len, prompts))

@@ -42,13 +42,17 @@ class TransformersTokenizer(ModelTokenizer, Transform):
                 f"tokenizer.path={path} has no tokenizer that transformers can load; add "
                 "tokenizer.json and tokenizer_config.json"
             ) from error
-        if self._tokenizer.chat_template is None:
+        template = self._tokenizer.chat_template
+        if isinstance(template, dict):  # several, by name
+            template = template.get("default")
+        if template is None:
             raise ValueError(
                 f"tokenizer.path={path}: the tokenizer has no chat template; choose a chat model, "
                 "or add a chat_template.jinja to the folder"
             )
-        if "strftime_now" in self._tokenizer.chat_template:
-            self._tokenizer.chat_template = _FIXED_DATE + self._tokenizer.chat_template
+        if "strftime_now" in template:
+            template = _FIXED_DATE + template
+        self._tokenizer.chat_template = template
         self._template_kwargs = dict(chat_template_kwargs or {})
         self.max_seq_len = max_seq_len
         self.special_tokens = self._special_tokens(path)

@@ -17,6 +17,8 @@ from erjepa.configs import Component
 from erjepa.training.model.adapter_layers import correct_dora, set_trainable_dtype
 from erjepa.training.model.adapters import merge_adapters
 
+_A = ".lora_a.weight"
+
 
 class TrainableWeights:
     """The trainable weights of a model: its adapters over a frozen base, or every weight.
@@ -73,14 +75,13 @@ class TrainableWeights:
         builder = self._builder
         rank, alpha = builder.get("lora_rank"), builder.get("lora_alpha")
         adapter = get_adapter_state_dict(weights)
+        adapted = {name.removesuffix(_A) for name in adapter if name.endswith(_A)}
         content: dict[str, Any] = {
             training.ADAPTER_KEY: adapter,
             training.ADAPTER_CONFIG: {
                 "r": rank,
                 "lora_alpha": alpha,
-                "target_modules": sorted(
-                    {name.split(".")[-3] for name in adapter if "lora_a" in name}
-                ),
+                "target_modules": sorted({_last_name(name) for name in adapted}),
                 "lora_dropout": builder.get("lora_dropout") or 0.0,
                 "use_dora": builder.get("use_dora") or False,
                 "revision": builder.get("revision"),
@@ -93,3 +94,11 @@ class TrainableWeights:
             merged = merge_adapters(weights, device, rank=rank, alpha=alpha)
             content[training.MODEL_KEY] = merged
         return content
+
+
+def _last_name(layer: str) -> str:
+    """Return the end of a layer's name that PEFT finds it by, with that of its list for one in a list:
+    ``0`` alone would also be the model's first layer.
+    """
+    parent, _, last = layer.rpartition(".")
+    return f"{parent.rpartition('.')[2]}.{last}" if last.isdigit() else last
