@@ -59,14 +59,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(experiment: "Experiment") -> int:
     """Run or submit an experiment; return exit code 1 if a cell failed."""
-    from erjepa.studies.grid.config import require_databases
     from erjepa.studies.grid.data import require_data
     from erjepa.studies.grid.local import run_experiment
     from erjepa.studies.grid.output import unfinished
     from erjepa.studies.grid.slurm import submit
 
     require_data(experiment, unfinished(experiment))
-    require_databases(experiment)
     folder = shlex.quote(str(experiment.output_dir))
     if experiment.launcher == "slurm":
         submitted = submit(experiment)

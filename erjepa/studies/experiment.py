@@ -90,7 +90,8 @@ class Experiment:
     methods: Annotated[Mapping[str, Keys], AtLeastOne]
     # Of every run; those of a dataset win over these, those of a method over both
     overrides: Keys = field(default_factory=dict)
-    # FLOPs at which each run is scored; None: at the end of every epoch
+    # FLOPs at which each run is scored, and at the last of which it ends; None: it ends after its
+    # epochs, and is scored at the end of each
     budgets: Annotated[Sequence[Flops], AfterValidator(_ascending)] | None = None
     # Whether the datasets are a sequence: a run starts from the weights of the method's run on
     # the previous dataset (and from its memory if it replays), and is scored on every dataset
@@ -99,13 +100,9 @@ class Experiment:
     score_stages: Literal["all", "own"] = "all"
     # Further datasets on which runs of a sequence are scored, in the form of ``datasets``
     also_scored: Mapping[str, Dataset] = field(default_factory=dict)
-    # Where a run ends: at the last budget, or after its epochs
-    match: Literal["flops", "epochs"] = "epochs"
     score_on: Split = "test"  # validation: pairs held out of the training pairs
     # In a sequence the averages continue from run to run; a run starts from the last weights
     score_weights: Sequence[Weights] = field(default_factory=lambda: ["last"])
-    alignment: bool = False  # whether predictions include the cosine of their pair
-    evaluation: Keys = field(default_factory=dict)  # overrides of the evaluation only
     # Sections of the report; None: the default sections
     report: Sequence[str | Mapping[str, Any]] | None = None
     nproc_per_node: Count = 1  # ranks of each run
@@ -134,8 +131,6 @@ class Experiment:
                 "score_stages=own needs a sequence of datasets, continual=True"
             )
         require_path_components("methods", {name: slug(name) for name in self.methods})
-        if self.match == "flops" and not self.budgets:
-            raise ValueError("match=flops needs budgets")
         if tuple(self.score_weights) not in WEIGHTS:
             raise ValueError(
                 f"score_weights={self.score_weights}: expected [last], [ema] or [last, ema]"

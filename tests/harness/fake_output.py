@@ -91,7 +91,6 @@ def write_output(
         "methods": methods,
         "overrides": {},
         "budgets": budgets,
-        "match": "flops" if budgets else "epochs",
         **config,
     }
     if tasks is None:

@@ -28,7 +28,6 @@ methods:
   ER-JEPA: {}
 overrides: {epochs: 12}
 budgets: [45, 80]
-match: flops
 """
 
 
@@ -114,7 +113,7 @@ def write_small_experiment(folder, base, data, methods, **keys):
     experiment = {
         **{"name": "small", "output_dir": str(folder / "out"), "seeds": [1]},
         **{"datasets": {"pairs": "llama3_2_1b_synth"}, "methods": methods},
-        **{"overrides": settings, "alignment": True, **keys},
+        **{"overrides": {**settings, "alignment": True}, **keys},
     }
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(experiment, sort_keys=False))

@@ -8,8 +8,8 @@ from typing import Any
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
-from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
-from erjepa.studies.grid.config import as_arguments, entry_of, load_run
+from erjepa.studies.experiment import WEIGHTS, Experiment
+from erjepa.studies.grid.config import as_arguments, load_run, run_of
 from erjepa.studies.names import slug
 from erjepa.studies.results import Result
 from erjepa.utils.checked import leaves, normalize_numbers
@@ -127,14 +127,14 @@ def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
         return [cell]
     scored = [_cell(experiment, name, method, cell.seed) for name in names]
     for name in experiment.also_scored:
-        config, overrides = _overrides(experiment, name, method)
+        config, overrides = run_of(experiment, name, method)
         further = replace(cell, dataset=name, config=config, overrides=overrides)
         scored.append(further)
     return scored
 
 
 def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
-    config, overrides = _overrides(experiment, dataset, method)
+    config, overrides = run_of(experiment, dataset, method)
     controls = experiment.controls(method)
     if controls.batch_size_times:
         batch_size = load_run(config, overrides).batch_size
@@ -144,7 +144,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
     before = names[: names.index(dataset)]
     if trains_on in ("so_far", "all") and before:
         stages = (*before, dataset)
-        runs = [load_run(*_overrides(experiment, name, method)) for name in stages]
+        runs = [load_run(*run_of(experiment, name, method)) for name in stages]
         parts = [
             part for run in runs for part in erjepa.configs.components(run.dataset)
         ]
@@ -170,15 +170,6 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
     return cell if carries else replace(cell, after=[])
 
 
-def _overrides(
-    experiment: Experiment, dataset: str, method: str
-) -> tuple[str, dict[str, Any]]:
-    """Return the config of a run and its overrides, without the keys of the grid."""
-    config, of_dataset, of_all = entry_of(experiment, dataset)
-    overrides = {**of_all, **of_dataset, **experiment.methods[method]}
-    return config, {key: overrides[key] for key in overrides if key not in CONTROLS}
-
-
 def training_command(
     experiment: Experiment,
     cell: Cell,
@@ -200,7 +191,7 @@ def training_command(
         overrides["checkpoint_at_flops"] = budgets
     if tokens is not None:
         overrides["stop.tokens"] = tokens
-    elif experiment.match == "flops":
+    elif budgets:
         overrides["stop.flops"] = budgets[-1]
     if checkpoint.resumable_checkpoints(folder):
         overrides["resume_from_checkpoint"] = True
@@ -241,7 +232,7 @@ def _merged(
 
 def _end_of(experiment: Experiment, cell: Cell, folder: Path) -> str:
     """Return the path of a method's finished run from which its next stage, ``cell``, starts."""
-    if experiment.match == "flops" and experiment.budgets and not cell.tokens_of:
+    if experiment.budgets and not cell.tokens_of:
         folder /= checkpoint.flops_name(len(experiment.budgets) - 1)
     return str(folder)
 
@@ -258,7 +249,6 @@ def evaluation_command(
     overrides = {
         "seed": cell.seed,
         "output_dir": str(folder),
-        "alignment": experiment.alignment,
         "eval_split": experiment.score_on,
         "checkpoint": WEIGHTS[tuple(experiment.score_weights)]
         if checkpoints
@@ -266,17 +256,15 @@ def evaluation_command(
         **_merged(experiment, cell, after),
         # Each dataset of a sequence has its own evaluation command.
         **({"eval_earlier": False} if experiment.continual else {}),
-        **experiment.evaluation,
-        "merged": scores_merged(experiment, cell),
+        "merged": scores_merged(cell),
         **({"checkpoint_dir": checkpoints} if checkpoints else {"base_only": True}),
     }
     return _tune(experiment, "erjepa_eval", cell, overrides)
 
 
-def scores_merged(experiment: Experiment, cell: Cell) -> bool:
+def scores_merged(cell: Cell) -> bool:
     """Whether the scores of a cell are those of merged weights; the base model has none."""
-    keys = {**cell.overrides, **experiment.evaluation}
-    return bool(cell.budget_factor) and load_run(cell.config, keys).merged
+    return bool(cell.budget_factor) and load_run(cell.config, cell.overrides).merged
 
 
 def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:

@@ -1,13 +1,11 @@
 """Loads the YAML file of an experiment and checks it, and the config of every run."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 import erjepa.configs
 from erjepa.configs.schema import KEYS, Config
@@ -16,37 +14,39 @@ from erjepa.utils.checked import checked, reject_unknown
 
 _KEYS = [*(field.name for field in fields(Experiment)), "order"]
 # Sections that are merged key by key with those of ``defaults``.
-_ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
+_ADDED = ("overrides", "budgets_of", "slurm")
 # Keys that the grid sets for each run.
 _OWN = (
-    "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
+    "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir "
     "eval_split checkpoint keep_epochs"
 ).split()
 
 
-def entry_of(
-    experiment: Experiment, dataset: str
-) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the config of a dataset, its overrides, and those of all runs that apply to it: a
-    section that the dataset sets as a whole replaces their keys there.
+def run_of(
+    experiment: Experiment, dataset: str, method: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the config of a method's run on a dataset, and its overrides, without the keys of the
+    grid: those of the method win over those of the dataset, and both over those of all runs. A
+    section that the dataset sets as a whole replaces the keys of all runs there.
     """
     entry = {**experiment.datasets, **experiment.also_scored}[dataset]
-    of_dataset = {"config": entry} if isinstance(entry, str) else {**entry}
-    config = of_dataset.pop("config")
+    own = {"config": entry} if isinstance(entry, str) else {**entry}
+    config = own.pop("config")
     shared = {
         key: value
         for key, value in experiment.overrides.items()
-        if "." not in key or key.partition(".")[0] not in of_dataset
+        if "." not in key or key.partition(".")[0] not in own
     }
-    return config, of_dataset, shared
+    overrides = {**shared, **own, **experiment.methods[method]}
+    return config, {key: overrides[key] for key in overrides if key not in CONTROLS}
 
 
 def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     """Load an experiment and check the configs of all its runs.
 
-    A file may inherit from another one with ``defaults: NAME``. Its ``overrides``,
-    ``evaluation``, ``budgets_of`` and ``slurm`` are merged with the inherited ones key by key; any
-    other key replaces the inherited value. ``key=value`` in ``arguments`` replaces a key;
+    A file may inherit from another one with ``defaults: NAME``. Its ``overrides``, ``budgets_of``
+    and ``slurm`` are merged with the inherited ones key by key; any other key replaces the
+    inherited value. ``key=value`` in ``arguments`` replaces a key;
     ``overrides.key=value`` adds to a section. The key ``order`` selects datasets and their order.
 
     Raises:
@@ -80,21 +80,6 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return experiment
-
-
-def require_databases(experiment: Experiment) -> None:
-    """Check the folders of databases, which only the scoring of a run reads.
-
-    Raises:
-        FileNotFoundError: naming the dataset, if there is no such folder.
-    """
-    for dataset in (*experiment.datasets, *experiment.also_scored):
-        for _, _, cfg in _runs(experiment, dataset):
-            if cfg.databases is not None and not Path(cfg.databases).is_dir():
-                raise FileNotFoundError(
-                    f"databases={cfg.databases}, of dataset {dataset}: no such folder; set "
-                    f"datasets.{dataset}.databases, or leave the dataset out with order=[...]"
-                )
 
 
 def output_of(name: str) -> Path:
@@ -151,9 +136,10 @@ def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
 def _argument(value: Any) -> str:
     """Return what the recipe reads as ``value``, quoted if it is a text that would be parsed."""
     try:
-        is_plain = isinstance(value, str) and yaml.safe_load(value) == value
-    except yaml.YAMLError:
-        is_plain = False
+        read = erjepa.configs.with_overrides({}, [f"value={value}"])
+    except ValueError:
+        read = {}
+    is_plain = isinstance(value, str) and read == {"value": value}
     return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
@@ -169,8 +155,15 @@ def _load(config: str, overrides: str) -> Config:
 
 def _check_runs(experiment: Experiment, dataset: str) -> None:
     """Raise ValueError if the recipe would reject the config of any method on a dataset."""
-    config, _, _ = entry_of(experiment, dataset)
-    for method, places, cfg in _runs(experiment, dataset):
+    for method in experiment.methods:
+        config, overrides = run_of(experiment, dataset, method)
+        for key in overrides:
+            if (first := key.lstrip("~").partition(".")[0]) in _OWN:
+                raise ValueError(f"{method} on {dataset}: {first} is set by the grid")
+        try:
+            cfg = load_run(config, overrides)
+        except ValueError as error:
+            raise ValueError(f"{method} on {dataset} ({config}): {error}") from None
         if experiment.score_on == "validation" and not cfg.validation.size:
             raise ValueError(
                 f"score_on=validation: runs of {method} hold out no pairs; set "
@@ -181,8 +174,6 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
                 f"score_weights={list(experiment.score_weights)}: runs of {method} average "
                 "no weights; set overrides.ema_decay"
             )
-        if experiment.evaluation:
-            cfg = _check_run(config, {"evaluation": experiment.evaluation, **places})
         if experiment.score_on == "test" and cfg.eval_dataset is None:
             raise ValueError(
                 f"{place_of(experiment, dataset)}: there is no eval_dataset to score; set one, "
@@ -190,47 +181,7 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
             )
 
 
-def _runs(
-    experiment: Experiment, dataset: str
-) -> Iterator[tuple[str, dict[str, Mapping[str, Any]], Config]]:
-    """Yield each method, its overrides on a dataset by where they stand, and the run's config."""
-    config, of_dataset, of_all = entry_of(experiment, dataset)
-    shared = {place_of(experiment, dataset): of_dataset, "overrides": of_all}
-    for method, keys in experiment.methods.items():
-        places = {f"methods: {method}": keys, **shared}
-        yield method, places, _check_run(config, places)
-
-
 def place_of(experiment: Experiment, dataset: str) -> str:
     """Return where an experiment names a dataset, for messages."""
     section = "datasets" if dataset in experiment.datasets else "also_scored"
     return f"{section}: {dataset}"
-
-
-def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
-    """Load the config of a run with the overrides of several places; earlier places win.
-
-    Raises:
-        ValueError: naming the place that brings the error, or the config if none does.
-    """
-    overrides: dict[str, Any] = {}
-    for place, keys in reversed(list(places.items())):
-        overrides |= keys
-        for key in keys:
-            first = key.lstrip("~").partition(".")[0]
-            if first in _OWN:
-                raise ValueError(f"{place}: {first} is set by the grid")
-    for key in CONTROLS:
-        overrides.pop(key, None)
-    try:
-        return load_run(config, overrides)
-    except ValueError as error:
-        if not places:
-            raise ValueError(f"{config}: {error}") from None
-        place, *others = places
-        try:
-            _check_run(config, {other: places[other] for other in others})
-        except (ValueError, OSError) as without:
-            if str(without).endswith(str(error)):
-                raise
-        raise ValueError(f"{place}: {error}") from None

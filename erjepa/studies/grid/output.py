@@ -24,7 +24,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.lock import is_locked
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell, cell_name, cells, scores_merged
-from erjepa.studies.grid.config import entry_of
+from erjepa.studies.grid.config import run_of
 from erjepa.studies.grid.data import data_files
 from erjepa.studies.results import Result, Weights, read_results
 from erjepa.studies.training_log import read_training_log
@@ -121,7 +121,7 @@ def result_of(
     progress = checkpoint.load_progress(path) if cell.budget_factor else untrained
     (folder,) = checkpoint.of_weights(path, weights if cell.budget_factor else "last")
     split = experiment.score_on
-    merged = scores_merged(experiment, scored)
+    merged = scores_merged(scored)
     name = checkpoint.name_of_scores(folder, split, merged=merged)
     scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name
     summary = read_summary(scores)
@@ -290,7 +290,8 @@ def _recipe_configs(
     experiment: Experiment, datasets: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the content of the configs of datasets, with that of their ``defaults``."""
-    configs = {entry_of(experiment, name)[0] for name in datasets}
+    methods = [*experiment.methods]
+    configs = {run_of(experiment, name, methods[0])[0] for name in datasets}
     return {name: erjepa.configs.merged(name) for name in sorted(configs)}
 
 

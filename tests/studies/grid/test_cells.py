@@ -55,7 +55,7 @@ def test_training_command(tmp_path):
     command = training_command(experiment(), cell, tmp_path)
     assert command == [*run, "~task", layers, *own, "keep_epochs=true"]
 
-    flops = experiment(budgets=[10.0, 25.0], match="flops", nproc_per_node=4)
+    flops = experiment(budgets=[10.0, 25.0], nproc_per_node=4)
     assert training_command(flops, cell, tmp_path) == [
         *("tune", "run", "--standalone", "--nproc_per_node", "4"),
         *(*run[2:], "~task", layers, *own),
@@ -72,14 +72,14 @@ def test_training_command(tmp_path):
 
 
 def test_evaluation_command(tmp_path):
-    asked = experiment(alignment=True, evaluation={"eval_batch_size": 3})
+    asked = experiment()
     (cell, *_) = cells(asked)
     command = evaluation_command(asked, cell, tmp_path, [Path("/a b/x"), Path("/y")])
     assert command == [
         *("tune", "run", "erjepa_eval", "--config", "tiny_synth"),
         *("epochs=2", "replay.weight=0", "seed=7", f"output_dir={tmp_path}"),
-        *("alignment=true", "eval_split=test", "checkpoint=last", "eval_batch_size=3"),
-        *("merged=false", 'checkpoint_dir=["/a b/x", "/y"]'),
+        *("eval_split=test", "checkpoint=last", "merged=false"),
+        'checkpoint_dir=["/a b/x", "/y"]',
     ]
 
 

@@ -52,7 +52,7 @@ def test_packaged_experiments(name, tmp_path):
     assert seeds == [82, 23, 37, 84, 4][: len(seeds)] and len(seeds) >= 3
     assert experiment.overrides["save_adapter_weights_only"] is True
     constant = experiment.overrides.get("lr_scheduler.final_factor") == 1
-    assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
+    assert constant == (experiment.budgets is not None), "see matched_compute.yaml"
 
     # Configs allow the keys that the grid adds to those of a method.
     trained = [cell for cell in cells(experiment) if cell.budget_factor]
@@ -127,7 +127,7 @@ def test_another_model_by_one_key():
 
 def test_a_child_replaces_keys_and_adds_to_overrides(tmp_path, load):
     child = tmp_path / "child.yaml"
-    load(VALID + "overrides: {epochs: 3, batch_size: 8}\nevaluation: {merged: True}\n")
+    load(VALID + "overrides: {epochs: 3, batch_size: 8}\n")
     child.write_text(
         "defaults: small\nname: child\nmethods: {SFT: {replay.weight: 0}}\n"
         "datasets: {other: tiny_synth}\noverrides: {epochs: 2, replay.budget: 4}\n"
@@ -138,7 +138,6 @@ def test_a_child_replaces_keys_and_adds_to_overrides(tmp_path, load):
     assert experiment.datasets == {"other": "tiny_synth"}
     expected = {"epochs": 2, "batch_size": 8, "replay.budget": 4}
     assert experiment.overrides == expected
-    assert experiment.evaluation == {"merged": True}
 
 
 def test_arguments(load):
@@ -149,7 +148,6 @@ def test_arguments(load):
         "overrides.epochs=2",
         "datasets={turk: tiny_synth}",
         "budgets=[1e12,2e12]",
-        "match=flops",
     )
     assert experiment.seeds == [3]
     assert experiment.overrides == {"replay.weight": 0.5, "epochs": 2}
@@ -211,19 +209,17 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
             for argument in (
                 *("nproc_per_node=0", "nproc_per_node=x", "nproc_per_node=null"),
                 *("budgets=7", "budgets=[-1]", "budgets=[x]", "budgets=[2,1]"),
-                *("output_dir=", "output_dir=[3]", "name=", "model=3", "alignment=x"),
+                *("output_dir=", "output_dir=[3]", "name=", "model=3"),
                 *("devices=[-1]", "devices=x", "devices=[]"),
                 *("seeds=[../x]", "seeds=[1.5]", "seeds=[null]", "seeds=1"),
                 *("datasets=[a]", "datasets={a: 3}", "datasets={a: {databases: x}}"),
-                *("methods=x", "methods={a: x}", "overrides=[a]", "evaluation=x"),
+                *("methods=x", "methods={a: x}", "overrides=[a]"),
                 *("report=[3]", "slurm=x", "continual=1", "report=x", "seeds=[-1]"),
                 *("seeds=${x}", "name=${name}"),
             )
         ),
         (["seeds=[1"], r"small.yaml: seeds=\[1: while parsing a flow sequence"),
         (["=1"], "expected key=value"),
-        (["match=tokens"], "match: input should be 'flops' or 'epochs', got"),
-        (["match=flops"], "match=flops needs budgets"),
         (["score_on=train"], "score_on: input should be 'test' or 'validation'"),
         *(
             (
@@ -232,8 +228,8 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
             )
             for n in (0.5, 0)
         ),
-        (["evaluation.eval_split=validation"], "eval_split is set by the grid"),
-        (["evaluation.checkpoint=ema"], "checkpoint is set by the grid"),
+        (["overrides.eval_split=validation"], "eval_split is set by the grid"),
+        (["overrides.checkpoint=ema"], "checkpoint is set by the grid"),
         (["score_weights=[best]"], r"score_weights\[0\]: input should be 'last' or "),
         (["score_weights=[ema]"], "runs of .* average no weights; set overrides.ema_d"),
         (["score_on=validation"], "runs of .* hold out no pairs; set overrides.valid"),
@@ -250,33 +246,40 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
             ],
             "stop.tokens_of=a must be a method that runs on every dataset",
         ),
-        (["overrides.epoch=2"], r"overrides: .*epoch. Did you mean epochs\?"),
+        (
+            ["overrides.epoch=2"],
+            r"LLM-JEPA on synth .*: .*epoch. Did you mean epochs\?",
+        ),
         (
             ["overrides.replay.wieght=2"],
-            r"overrides: .*replay.wieght. Did you mean replay.weight\?",
+            r"on synth .*: .*replay.wieght. Did you mean replay.weight\?",
         ),
-        (["overrides.optimizr.lr=2"], "overrides: unknown config key optimizr"),
-        (["methods={a: {replai.weight: 0}}"], r"methods: a: .*replai. Did you mean"),
-        (["evaluation.max_tokens=2"], r"evaluation: unknown config key max_tokens"),
+        (["overrides.optimizr.lr=2"], "on synth .*: unknown config key optimizr"),
+        (["methods={a: {replai.weight: 0}}"], r"a on synth .*: .*replai. Did you mean"),
         (
             ["datasets={a: {config: tiny_synth, databass: x}}"],
-            r"datasets: a: .*databass",
+            r"LLM-JEPA on a .*: .*databass",
         ),
-        (["overrides.seed=2"], "overrides: seed is set by the grid"),
+        (["overrides.seed=2"], "on synth: seed is set by the grid"),
         (["methods.LLM-JEPA=2"], "methods is replaced as a whole"),
         (["seeds[0]=3"], r"seeds\[0\]=3: expected key=value or section.key=value"),
         (["dataset.size=2"], "say overrides.dataset.size=2"),
         (["epochs=2"], "epochs is a key of runs; say overrides.epochs=2"),
         (["metods.x=2"], r"unknown config key metods. Did you mean methods\?"),
-        (["overrides.replay.weight=-1"], "overrides: replay.weight: .*-1"),
-        (["methods={a: {}, b: {epochs: 0}}"], "methods: b: epochs: .*1, got 0"),
-        (["methods={a: {optimizer.lr: fast}}"], "methods: a: optimizer.lr: .*fast"),
-        (["evaluation.max_new_tokens=0"], "evaluation: max_new_tokens: .*1, got 0"),
+        (
+            ["overrides.replay.weight=-1"],
+            "ER-JEPA content on synth .*: replay.weight: .*-1",
+        ),
+        (["methods={a: {}, b: {epochs: 0}}"], "b on synth .*: epochs: .*1, got 0"),
+        (["methods={a: {optimizer.lr: fast}}"], "a on synth .*: optimizer.lr: .*fast"),
         (
             ["datasets={a: {config: tiny_synth, batch_size: few}}"],
-            "datasets: a: batch_size: .*few",
+            "on a .*: batch_size: .*few",
         ),
-        (["methods={a: {~nothing: null}}"], "methods: a: ~nothing: the config has no"),
+        (
+            ["methods={a: {~nothing: null}}"],
+            "a on synth .*: ~nothing: the config has no",
+        ),
         (["epochs"], "expected key=value"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -300,7 +303,9 @@ def test_what_is_absent_is_listed(load):
 def test_errors_of_a_config_name_it(load, tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("defaults: tiny_synth\nepoch: 2\n")
-    with pytest.raises(ValueError, match=r"own\.yaml: unknown config key epoch"):
+    with pytest.raises(
+        ValueError, match=r"LLM-JEPA on a \(.*own\.yaml\): unknown config key epoch"
+    ):
         load(VALID, f"datasets={{a: {path}}}")
 
 
@@ -320,7 +325,8 @@ def test_a_key_of_one_dataset(load):
 
 
 @pytest.mark.parametrize(
-    "question", ["Which # is it?", "Topic: which one?", "true", "[a", "it's"]
+    "question",
+    ["Which # is it?", "Topic: which one?", "true", "1e3", "None", "[a", "it's"],
 )
 def test_texts_reach_the_run_as_they_are(load, question, tmp_path):
     own = {"dataset": "erjepa.datasets.classification_dataset", "dataset.source": "a"}
@@ -328,9 +334,3 @@ def test_texts_reach_the_run_as_they_are(load, question, tmp_path):
     experiment = load(f"{VALID}overrides: {json.dumps(own)}")
     cfg = config_of_run(experiment, cells(experiment)[0], tmp_path)
     assert cfg.dataset.get("question") == question
-
-
-def test_test_pairs_may_be_those_of_the_evaluation_alone(load):
-    pairs = "{_component_: erjepa.datasets.paired_dataset, source: test.jsonl}"
-    given = "overrides.eval_dataset=null", f"evaluation.eval_dataset={pairs}"
-    assert load(VALID, *given).evaluation["eval_dataset"]["source"] == "test.jsonl"

@@ -27,7 +27,6 @@ methods:
 overrides: {epochs: 30, loss.jepa_weight: 0, replay.score: lm, replay.selection: uniform,
   replay.draw_from: inherited}
 budgets: [40]
-match: flops
 """
 # A key set to null, against one that is not set: equal until there is an earlier stage.
 ALONE = """

@@ -35,7 +35,7 @@ from tests.harness.grids import (
 SLUGS = {"ER-JEPA": "er-jepa", "LLM-JEPA": "llm-jepa", "Matched": "matched"}
 
 
-FEW = "methods={SFT: {}, ER-JEPA: {}}", "seeds=[1]", "match=epochs", "budgets=null"
+FEW = "methods={SFT: {}, ER-JEPA: {}}", "seeds=[1]", "budgets=null"
 
 
 @pytest.fixture(scope="module")
@@ -379,14 +379,14 @@ def test_an_experiment_that_was_begun_before_there_was_a_key_goes_on(fake, capsy
     run(fake, "seeds=[1]")
     path = fake / "out" / "experiment.json"
     record = json.loads(path.read_text())
-    for key in ("launcher", "alignment", "nproc_per_node"):
+    for key in ("launcher", "score_on", "nproc_per_node"):
         del record["config"][key]
     path.write_text(json.dumps(record))
     assert run(fake) == 0
     assert summary(fake) == EXPECTED
     with pytest.raises(SystemExit):
-        run(fake, "alignment=True")
-    assert "was started with alignment=false" in capsys.readouterr().err
+        run(fake, "nproc_per_node=2")
+    assert "was started with nproc_per_node=1" in capsys.readouterr().err
 
 
 def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
@@ -452,7 +452,7 @@ def test_what_the_grid_did_not_make_is_kept(fake, capsys, made):
     (outside / "thesis.txt").write_text("mine")
     message, kept = made(fake / "out" / "cells", outside)
     methods = "methods={ER-JEPA: {}, SFT: {replay.weight: 0}}"
-    assert run(fake, methods, "match=epochs") == 1
+    assert run(fake, methods) == 1
     printed = capsys.readouterr().out
     assert message in printed
     assert [path.name for path in kept.iterdir()] == ["thesis.txt"]
@@ -464,7 +464,7 @@ def test_what_the_grid_did_not_make_is_kept(fake, capsys, made):
 def test_a_cell_of_an_earlier_version_goes_on_once_it_is_marked(fake, capsys):
     cell = fake / "out" / "cells" / "synth" / "er-jepa" / "seed_1"
     (cell / "flops_0").mkdir(parents=True)
-    arguments = "methods={ER-JEPA: {}}", "match=epochs", "seeds=[1]"
+    arguments = "methods={ER-JEPA: {}}", "seeds=[1]"
     assert run(fake, *arguments) == 1
     command = capsys.readouterr().out.partition("may be deleted: ")[2].splitlines()[0]
     subprocess.run(command, shell=True, check=True)
@@ -512,7 +512,7 @@ def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
 
 
 def test_epochs_that_end_before_the_tokens_to_match_are_a_failure(fake, capsys):
-    assert run(fake, "match=epochs", "budgets=null", "seeds=[1]") == 1
+    assert run(fake, "budgets=null", "seeds=[1]") == 1
     said = "matched/seed_1: failed: its epochs ended at 132 tokens, before the 252 that"
     assert said in capsys.readouterr().out
     assert {line["method"] for line in results(fake)} == {"LLM-JEPA", "ER-JEPA"}

@@ -34,7 +34,6 @@ methods:
   Base: {trains_on: nothing}
 overrides: {epochs: 30}
 budgets: [40, 80]
-match: flops
 """
 PARTS = ["first", "second", "third"]
 
@@ -75,7 +74,7 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     assert carried(second) == expected
     assert not carried(found["first/replay/seed_1"])
     assert not carried(found["third/joint/seed_1"])
-    by_epochs = replace(sequence, match="epochs", budgets=None)
+    by_epochs = replace(sequence, budgets=None)
     assert carried(second, by_epochs)[0] == f"init_from={start}"
     # A method may carry on the weights alone.
     own = {**second.overrides, "replay.init_from": None}
@@ -338,7 +337,7 @@ def test_another_sequence_is_another_experiment(fake_sequence, capsys):
         ),
         (
             ["also_scored={a: {config: tiny_synth, databass: x}}"],
-            "also_scored: a: .*databass",
+            "Replay on a .*: .*databass",
         ),
     ],
 )

@@ -184,7 +184,7 @@ def test_as_a_local_grid(slurm, base, data, tmp_path):
     grids = []
     for name in ("local", "cluster"):
         (tmp_path / name).mkdir()
-        keys = {"budgets": [2e9, 4e9, 6e9], "match": "flops", "seeds": [1, 2]}
+        keys = {"budgets": [2e9, 4e9, 6e9], "seeds": [1, 2]}
         path = write_small_experiment(tmp_path / name, base, data, methods, **keys)
         path.write_text(path.read_text().replace("epochs: 4", "epochs: 60"))
         grids.append(Grid(path))

@@ -173,7 +173,7 @@ def test_further_datasets(output):
     write_jsonl(path, [*rows, *more, *averaged])
     also = {"c": "tiny_synth", "d": "tiny_synth"}
     kinds = ["last", "ema"]
-    change_config(output, also_scored=also, score_weights=kinds, match="epochs")
+    change_config(output, also_scored=also, score_weights=kinds)
     found = table(output, "continual_also_scored").set_index("Method").round(6)
     assert found["Accuracy on c (%)"].to_dict() == {
         **{"SFT": 40.0, "Joint": 35.0, "Untrained": 5.0}
