@@ -333,7 +333,7 @@ FIGURES = {
         "LLM-JEPA padded to 128: its time over ours",
         "4 pairs",
     ),
-        "the same, padded to 128, with its additive mask": (
+    "the same, padded to 128, with its additive mask": (
         "llm_jepa",
         "LLM-JEPA additive mask, padded to 128: its time over ours",
         "4 pairs",

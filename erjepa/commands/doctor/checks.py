@@ -34,7 +34,6 @@ from erjepa.training.model.device import (
     attention_of,
     flex_obstacle,
     memory_of,
-    require_whole_blocks,
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
@@ -207,7 +206,6 @@ def _attention(cfg: Config, device: Device) -> tuple[Attention, str]:
         return attention, f"attention={cfg.attention}"
     if cfg.attention in ("dense", "causal"):
         return cfg.attention, f"attention={cfg.attention}"
-    require_whole_blocks(cfg.row_length)
     return "flex", "if that machine has a C compiler"
 
 

@@ -17,6 +17,7 @@ from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
 from erjepa.training.model.adapter_layers import quicken_dropout
 from erjepa.training.model.adapters import initial_adapter_state
+from erjepa.training.model.device import require_whole_blocks
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import load_weights, shard, trained_by_name
 from erjepa.training.model.trainable import TrainableWeights
@@ -51,9 +52,17 @@ def build_decoder(model: Component, **arguments: Any) -> nn.Module:
 
 
 def attention_for(decoder: nn.Module, cfg: Config, attention: Attention) -> Attention:
-    """Return ``attention``, or ``causal`` if ``attention=auto`` and the decoder needs it."""
+    """Return ``attention``, or ``causal`` if ``attention=auto`` and the decoder needs it.
+
+    Raises:
+        ValueError: for ``flex``, if ``row_length`` is not a multiple of FlexAttention's block.
+    """
     is_packable = not isinstance(decoder, Backend) or decoder.reads_packed_rows
-    return attention if is_packable or cfg.attention != "auto" else "causal"
+    if not is_packable and cfg.attention == "auto":
+        return "causal"
+    if attention == "flex":
+        require_whole_blocks(cfg.row_length)
+    return attention
 
 
 def build_model(

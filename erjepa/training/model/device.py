@@ -90,8 +90,7 @@ def attention_of(cfg: Config, device: torch.device) -> Attention:
     """Return the key ``attention``, or ``flex`` or ``dense``, which ``auto`` selects on ``device``.
 
     Raises:
-        ValueError: if ``attention`` is ``flex`` and cannot run, or ``row_length`` is not a
-            multiple of FlexAttention's block.
+        ValueError: if ``attention`` is ``flex`` and cannot run.
     """
     if cfg.attention in ("dense", "causal"):
         return cfg.attention
@@ -101,7 +100,6 @@ def attention_of(cfg: Config, device: torch.device) -> Attention:
         if device.type == "cuda":
             utils.log_rank_zero(log, f"attention=auto takes a dense mask: {obstacle}.")
         return "dense"
-    require_whole_blocks(cfg.row_length)
     return "flex"
 
 

@@ -48,23 +48,6 @@ def leave_process_group() -> None:
     dist.destroy_process_group()
 
 
-def gradient_scale(device: torch.device) -> float:
-    """Return the factor of the loss with which FSDP2's reduced gradients are sums over ranks.
-
-    FSDP2 reduces with ``ReduceOp.AVG``. NCCL averages; Gloo sums in some releases of torch. A
-    small reduction finds out which.
-    """
-    world_size = dist.get_world_size()
-    if world_size == 1:
-        return 1.0
-    reduced = torch.zeros(1, device=device)
-    ones = torch.ones(world_size, device=device)
-    # torch 2.13 renamed the collective that FSDP2 calls.
-    renamed = getattr(dist, "reduce_scatter_single", None)
-    (renamed or dist.reduce_scatter_tensor)(reduced, ones, op=dist.ReduceOp.AVG)
-    return world_size / reduced.item()
-
-
 def all_reduce_sum(values: Tensor) -> Tensor:
     """Sum ``values`` over the ranks, in place, and return it."""
     dist.all_reduce(values)

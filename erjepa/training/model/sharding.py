@@ -104,7 +104,7 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     for module in modules_to_shard(cfg, model):
         # A tied output projection reads the embeddings after their own forward pass.
         is_read_again = isinstance(module, nn.Embedding)
-        fully_shard(
+        part = fully_shard(
             module,
             mesh=mesh,
             reshard_after_forward=bool(cfg.fsdp_reshard_after_forward)
@@ -113,6 +113,9 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
             offload_policy=offload,
             ignored_params=scalars,
         )
+        # Gradients of ranks add up: each rank's loss is its part of the step's.
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
 
 
 def with_resharding(cfg: Config, model: nn.Module, device: torch.device) -> Config:

@@ -17,11 +17,7 @@ from erjepa.objective import (
     cosine_distance,
 )
 from erjepa.packing import PackedBatch
-from erjepa.training.model.distributed import (
-    all_reduce_sum,
-    gather_interleaved,
-    gradient_scale,
-)
+from erjepa.training.model.distributed import all_reduce_sum, gather_interleaved
 from erjepa.training.model.sharding import set_last_backward
 from erjepa.training.step.random_state import (
     RandomState,
@@ -149,7 +145,6 @@ class Passes:
         self._forward_context = forward_context
         self._keep_gathered = keep_gathered
         self._count_flops = StepFlops(model.decoder)
-        self._gradient_scale = gradient_scale(device)
 
     def totals(
         self, batches: list[PackedBatch], checksum: int = 0, step: int = 0
@@ -222,7 +217,7 @@ class Passes:
                 term = term or self._whole_pass_term([views], [output.order], totals)
                 places = output.order * dist.get_world_size() + dist.get_rank()
                 loss = loss + term.share(views, places)
-            (loss * weight * self._gradient_scale).backward()
+            (loss * weight).backward()
             outputs.append(output._replace(loss=loss.detach(), views=views.detach()))
         result = self._gather(outputs, totals)._replace(weight=weight)
         return result if term is None else result._replace(terms=term.parts)

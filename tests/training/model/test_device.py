@@ -10,6 +10,7 @@ import torch
 
 from erjepa.configs import load
 from erjepa.training.model import device
+from erjepa.training.model.build import attention_for
 from erjepa.training.model.device import (
     attention_of,
     compiler_obstacle,
@@ -93,7 +94,9 @@ def test_flex_attention_needs_whole_blocks(monkeypatch, row_length):
     cfg = replace(load("tiny_synth"), row_length=row_length)
     message = f"row_length={row_length}: FlexAttention needs a multiple of 128"
     with pytest.raises(ValueError, match=message):
-        attention_of(cfg, torch.device("cuda"))
+        attention_for(
+            torch.nn.Linear(1, 1), cfg, attention_of(cfg, torch.device("cuda"))
+        )
     dense = replace(cfg, attention="dense")
     assert attention_of(dense, torch.device("cuda")) == "dense"
 
