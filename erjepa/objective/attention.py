@@ -5,7 +5,7 @@ backward pass takes six times as long as its forward pass, and both together thr
 as matrix products and a softmax, in bfloat16.
 
 FlexAttention is compiled for each row shape and gradient mode. Past a limit of compilations torch
-runs it uncompiled, which stores the scores of all queries and keys.
+warns, and runs it uncompiled, which stores the scores of all queries and keys.
 """
 
 import functools
@@ -16,13 +16,18 @@ import torch
 import torch._dynamo.config
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from torchtune import utils
 
 # Compiled graphs per function; torch's default is 8. Rows have few shapes, see packing.rows.
 RECOMPILE_LIMIT = 64
 
-log = utils.get_logger("INFO")
-_shapes: set[tuple[int, int]] = set()  # per process, like compiled graphs
+
+def raise_recompile_limit() -> None:
+    """Let torch compile a function :data:`RECOMPILE_LIMIT` times."""
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+    # In recent releases that holds for one thread only, and activation checkpointing recomputes
+    # layers in another one.
+    entries = torch._dynamo.config._config  # type: ignore[attr-defined]
+    entries["recompile_limit"].default = RECOMPILE_LIMIT
 
 
 class MaskedAttention:
@@ -57,32 +62,10 @@ class MaskedAttention:
 def _attend_in_blocks(
     query: Tensor, key: Tensor, value: Tensor, mask: BlockMask
 ) -> Tensor:
-    _shapes.add((len(query), query.shape[2]))
-    # Settings are per thread, and activation checkpointing recomputes layers in another thread.
-    if torch._dynamo.config.recompile_limit != RECOMPILE_LIMIT:
-        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-    return _compiled()(query, key, value, mask)
+    return _compiled()(query, key, value, block_mask=mask)
 
 
 @functools.cache
-def _compiled() -> Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]:
+def _compiled() -> Callable[..., Tensor]:
     # dynamic=True compiles three times per mode, whatever the shapes; its speed is not measured.
-    return torch.compile(_flex_attention, dynamic=False)
-
-
-def _flex_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: BlockMask
-) -> Tensor:
-    if not torch.compiler.is_compiling():  # reached only past torch's limit
-        _warn_of_scores(len(query), query.shape[2])
-    return flex_attention(query, key, value, block_mask=mask)
-
-
-@functools.cache
-def _warn_of_scores(rows: int, length: int) -> None:
-    shapes = ", ".join(f"{rows} x {length}" for rows, length in sorted(_shapes))
-    log.warning(
-        f"FlexAttention is not compiled for {rows} x {length} tokens, and holds all of "
-        f"their scores: torch compiles it at most {RECOMPILE_LIMIT} times. Set a smaller "
-        f"batch_size or a larger row_length. Rows had these shapes: {shapes}"
-    )
+    return torch.compile(flex_attention, dynamic=False)

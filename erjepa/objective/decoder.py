@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 
+from erjepa.objective.attention import raise_recompile_limit
 from erjepa.objective.backend import Backend, TorchtuneParts
 from erjepa.packing import Attention, PackedBatch
 
@@ -47,6 +48,7 @@ class PackedDecoder(nn.Module):
         attention: Attention = "dense",
     ) -> None:
         super().__init__()
+        raise_recompile_limit()
         self.decoder = decoder
         self.attend_by(attention)
         self.predictor = None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torchtune import training
 
 from erjepa.objective import attention
@@ -41,7 +41,7 @@ def assert_same(output, expected, tolerance):
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_computes_what_the_dense_mask_does(views, device, monkeypatch):
     if device == "cpu":
-        monkeypatch.setattr(attention, "_compiled", lambda: attention._flex_attention)
+        monkeypatch.setattr(attention, "_compiled", lambda: flex_attention)
     batch = packed(views).to(torch.device(device))
     with torch.no_grad():
         dense, output = (model(kind).to(device)(batch) for kind in ("dense", "flex"))
@@ -51,8 +51,9 @@ def test_flex_attention_computes_what_the_dense_mask_does(views, device, monkeyp
 @pytest.mark.slow
 def test_compiled_layers_compile_flex_attention_on_its_own(monkeypatch):
     monkeypatch.setenv("TORCH_COMPILE_BACKEND", "eager")
+    torch._dynamo.reset()  # of graphs in other tests
     counter = CompileCounterWithBackend("eager")
-    compiled = torch.compile(attention._flex_attention, dynamic=False, backend=counter)
+    compiled = torch.compile(flex_attention, dynamic=False, backend=counter)
     monkeypatch.setattr(attention, "_compiled", lambda: compiled)
     batch, with_layers = packed("shared"), model("flex")
     training.compile_model(with_layers.decoder)

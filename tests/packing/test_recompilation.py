@@ -1,10 +1,12 @@
 """Compiled attention sees few shapes and recompiles only for a new shape or gradient mode."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.attention.flex_attention import flex_attention
 
 from erjepa.configs import config_names, load
 from erjepa.objective import attention
@@ -36,39 +38,40 @@ def possible_shapes(batch_size, row_length):
 def compiled(monkeypatch):
     """Counts graphs, which are not made into kernels."""
     torch._dynamo.reset()
-    attention._shapes.clear()
-    attention._warn_of_scores.cache_clear()
     counter = CompileCounterWithBackend("eager")
-    function = torch.compile(attention._flex_attention, dynamic=False, backend=counter)
+    function = torch.compile(flex_attention, dynamic=False, backend=counter)
     monkeypatch.setattr(attention, "_compiled", lambda: function)
     return counter
 
 
-def test_a_graph_for_each_shape_and_mode_and_no_more_than_the_limit(
-    compiled, monkeypatch, caplog
-):
-    """Past it scores are held, so shapes are named, each once; what comes out is the same."""
-    shapes = []
-    monkeypatch.setattr(attention, "RECOMPILE_LIMIT", MODES * 2)
+@torch._dynamo.config.patch(recompile_limit=MODES * 2)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_graph_for_each_shape_and_mode_and_no_more_than_the_limit(compiled):
+    """What comes out is the same past it."""
+    shapes = set()
+    attend = attention.MaskedAttention(None)
     for size in (3, 4, 5, 8, 10, 3, 16, 20):
         (batch,) = batches([size])
         rows, length = batch.tokens.shape
-        shapes.append(f"{rows} x {length}")
+        shapes.add((rows, length))
         query = torch.randn(rows, 1, length, 16)
         for grad in (True, False):
             with torch.set_grad_enabled(grad):
-                found = attention.MaskedAttention(None)(
-                    query, query, query, mask=block_mask(batch.end)
-                )
+                mask = block_mask(batch.end)
+                found = attend(query, query, query, mask=mask)
             expected = torch.nn.functional.scaled_dot_product_attention(
                 query, query, query, dense_mask(batch.end)[:, None]
             )
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    one, few, many = dict.fromkeys(shapes)
-    assert compiled.frame_count == MODES * 2
-    (warning,) = [r.message for r in caplog.records if "FlexAttention" in r.message]
-    assert f"not compiled for {many} tokens" in warning
-    assert warning.endswith(f"Rows had these shapes: {one}, {few}, {many}")
+    assert len(shapes) == 3 and compiled.frame_count == MODES * 2
+
+
+def test_the_limit_holds_in_every_thread():
+    """Activation checkpointing recomputes layers in another one."""
+    attention.raise_recompile_limit()
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(lambda: torch._dynamo.config.recompile_limit).result()
+    assert found == attention.RECOMPILE_LIMIT
 
 
 def test_shapes_are_the_possible_ones():
@@ -97,5 +100,6 @@ def test_kernels_are_compiled_once_a_shape(device):
         shapes.add(batch.tokens.shape)
         query = torch.randn(*batch.tokens.shape, 2, 64, device=device).transpose(1, 2)
         query.requires_grad_()
-        attend(query, query, query, mask=block_mask(batch.end)).sum().backward()
+        mask = block_mask(batch.end)
+        attend(query, query, query, mask=mask).sum().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(shapes)

@@ -17,7 +17,6 @@ from transformers import (
 
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
-from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.training.run.replay_summary import replay_summary
 from tests.harness.cases import some_of
 from tests.harness.runs import (
@@ -102,14 +101,6 @@ def test_two_ranks_are_one(folder, data, whole, tmp_path):
     assert len(read_untimed(whole)) == 6
     names = ("loss", "replay_jepa_loss", "grad_norm")
     assert_close_logs(tmp_path, whole, names, rel=2e-4, absolute=0)
-
-
-def test_its_attention_may_compile_many_kernels(folder, data, tmp_path):
-    """Gemma 3 needs torch's usual eight in training, and more in validation."""
-    cfg = config(folder, data, tmp_path)
-    with torch._dynamo.config.patch(recompile_limit=8):
-        found = at_start(cfg, 1, lambda _: torch._dynamo.config.recompile_limit)
-    assert found == RECOMPILE_LIMIT
 
 
 def test_a_resumed_run_is_the_whole_one(folder, data, whole, tmp_path):

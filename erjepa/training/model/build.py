@@ -7,13 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
-import torch._dynamo.config
 from torch import Tensor, nn
 from torchtune import training, utils
 
 from erjepa.configs import Component, Config
 from erjepa.objective import Backend, PackedDecoder
-from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
 from erjepa.training.model.adapter_layers import quicken_dropout
 from erjepa.training.model.adapters import initial_adapter_state
@@ -137,8 +135,6 @@ def set_up_model(
     decoder = model.decoder
     dtype, _ = dtypes_of(cfg)
     weights = _initial_weights(cfg, model, start, predictor_ids)
-    # Models of transformers compile FlexAttention themselves.
-    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     if cfg.compile:
         for layer in decoder.layers:
             layer.compile(backend=os.environ.get("TORCH_COMPILE_BACKEND", "inductor"))
