@@ -53,7 +53,10 @@ def main(arguments: Sequence[str]) -> int:
         if experiment.report:  # before hours of training
             from erjepa.studies.report.build import sections_of
 
-            sections_of(experiment)
+            try:
+                sections_of(experiment)
+            except ValueError as error:
+                raise ValueError(f"{args.name}: {error}") from None
         return _run(experiment) if args.command == "run" else _show(experiment)
 
 

@@ -88,7 +88,7 @@ def test_arguments_are_checked(name, capsys):
         (["experiment", "run", "absent"], "no packaged config"),
         (
             ["experiment", "show", "tiny_matched_compute", "report=[accurcy]"],
-            "section 'accurcy' is none of accuracy, ",
+            "tiny_matched_compute: report: section 'accurcy' is none of accuracy, ",
         ),
         (["experiment", "status", "."], "is not the output of an experiment"),
         (["report", "absent"], "no packaged config"),

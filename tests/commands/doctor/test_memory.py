@@ -149,7 +149,7 @@ def test_a_pass_allocates_what_is_counted(views, checkpointing, vocab_size):
 
 def test_only_activations_are_offloaded():
     def parts(enabled):
-        overrides = [f"enable_activation_offloading={enabled}"]
+        overrides = [f"enable_activation_offloading={enabled}", "row_length=1024"]
         cfg = make_config(overrides, "tiny_synth")
         with rank_of(1):
             run = PreparedRun(cfg, torch.device("cuda"), "flex")
