@@ -7,7 +7,7 @@ import pytest
 from erjepa.checkpoints import checkpoint, model_card
 from erjepa.checkpoints.stored_memory import StoredMemory
 from erjepa.datasets import paired
-from erjepa.studies.grid import running
+from erjepa.utils import folders
 from tests.campaign import batches, cards, files, grids, inputs, memories, queries
 from tests.campaign.attack import Attack, rng_of
 
@@ -75,8 +75,6 @@ def test_a_card_that_is_not_escaped_is_found(tmp_path, monkeypatch):
 
 
 def test_a_grid_that_follows_links_is_found(tmp_path, monkeypatch):
-    def unchecked(root, folder):
-        folder.mkdir(parents=True, exist_ok=True)
-
-    monkeypatch.setattr(running, "make_folder", unchecked)
+    monkeypatch.setattr(folders, "_require_no_link", lambda *args: None)
+    monkeypatch.setattr(folders, "_require_mark", lambda *args: None)
     assert tries(grids.folders, tmp_path, 6)

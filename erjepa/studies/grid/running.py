@@ -5,7 +5,6 @@ checkpoints and reuses the predictions that there are. When it is finished, its 
 checkpoints that are not scored are removed.
 """
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from erjepa.studies.grid.output import (
 from erjepa.studies.grid.processes import Runner, failure_in
 from erjepa.studies.results import Result
 from erjepa.utils.files import RESULTS, write_whole
-from erjepa.utils.folders import empty, make_folder
+from erjepa.utils.folders import make_folder, remove
 from erjepa.utils.jsonl import to_jsonl
 
 _FAILED = "failed: "
@@ -81,10 +80,8 @@ def run_cell(
         gather_results(output_dir, all_cells)
         scored = {result.checkpoint for result in results}
         for path in checkpoint.checkpoints(folder):
-            if path.name in scored:
-                (path / checkpoint.RECIPE_STATE).unlink(missing_ok=True)
-            else:
-                shutil.rmtree(path)
+            kept = path.name in scored
+            remove(output_dir, path / checkpoint.RECIPE_STATE if kept else path)
         return results
 
 
@@ -110,7 +107,8 @@ def _train_and_score(
     tokens = max(ends, default=None)
     after = [output_dir / finished[name][0].run for name in cell.after]
     if cell.budget_factor and not checkpoint.resumable_checkpoints(folder):
-        empty(folder)  # files of a run killed before its first checkpoint
+        remove(output_dir, folder)  # files of a run killed before its first checkpoint
+        make_folder(output_dir, folder)
     paths: list[Path] = []
     if cell.budget_factor:
         run("training", training_command(experiment, cell, folder, tokens, after))

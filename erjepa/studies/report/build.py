@@ -1,7 +1,6 @@
 """Builds the report of an experiment: the files of its tables and figures, and the page."""
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +23,7 @@ from erjepa.studies.report.sections import SECTIONS, Part, Section
 from erjepa.studies.report.table import FORMATS, HTML, Table
 from erjepa.utils.checked import checked
 from erjepa.utils.escape import printable
-from erjepa.utils.folders import make_folder
+from erjepa.utils.folders import make_folder, remove
 
 
 def register_sections() -> None:
@@ -49,7 +48,7 @@ def build_report(output: Path) -> Path:
     folder = output / "report"
     make_folder(output, folder)
     for kind in ("tables", "figures"):
-        shutil.rmtree(folder / kind, ignore_errors=True)
+        remove(output, folder / kind)
         (folder / kind).mkdir()
     names: Counter[str] = Counter()
     chapters: list[tuple[str, list[Part]]] = []
