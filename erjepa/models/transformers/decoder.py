@@ -6,8 +6,8 @@ positions of tokens in their own texts.
 """
 
 import copy
-from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -189,24 +189,13 @@ class TransformersDecoder(nn.Module):
         stop_tokens: Sequence[int],
     ) -> list[list[int]]:
         """See :meth:`~erjepa.objective.backend.Backend.generate_greedy`."""
-        pads = not self._is_changed_by_padding
-        groups = defaultdict[int, list[int]](list)
-        for i, prompt in enumerate(prompts):
-            groups[0 if pads else len(prompt)].append(i)
-        answers: dict[int, list[int]] = {}
-        for group in groups.values():
-            part = [prompts[i] for i in group]
-            generated = self._generate(part, max_new_tokens, stop_tokens)
-            answers.update(zip(group, generated, strict=True))
-        return [answers[i] for i in range(len(prompts))]
-
-    def _generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        stop_tokens: Sequence[int],
-    ) -> list[list[int]]:
-        """Answer prompts, padded on the left, in one batch."""
+        if self._is_changed_by_padding and len({*map(len, prompts)}) > 1:
+            answer = partial(
+                self.generate_greedy,
+                max_new_tokens=max_new_tokens,
+                stop_tokens=stop_tokens,
+            )
+            return [answer([prompt])[0] for prompt in prompts]
         model = self._held["model"]
         device = self.tok_embeddings.weight.device
         width = max(map(len, prompts))

@@ -17,8 +17,6 @@ from erjepa.configs import Component
 from erjepa.training.model.adapter_layers import correct_dora, set_trainable_dtype
 from erjepa.training.model.adapters import merge_adapters
 
-_A = ".lora_a.weight"
-
 
 class TrainableWeights:
     """The trainable weights of a model: its adapters over a frozen base, or every weight.
@@ -75,13 +73,14 @@ class TrainableWeights:
         builder = self._builder
         rank, alpha = builder.get("lora_rank"), builder.get("lora_alpha")
         adapter = get_adapter_state_dict(weights)
-        adapted = {name.removesuffix(_A) for name in adapter if name.endswith(_A)}
         content: dict[str, Any] = {
             training.ADAPTER_KEY: adapter,
             training.ADAPTER_CONFIG: {
                 "r": rank,
                 "lora_alpha": alpha,
-                "target_modules": sorted({_last_name(name) for name in adapted}),
+                "target_modules": sorted(
+                    {_layer_of(name) for name in adapter if "lora_a" in name}
+                ),
                 "lora_dropout": builder.get("lora_dropout") or 0.0,
                 "use_dora": builder.get("use_dora") or False,
                 "revision": builder.get("revision"),
@@ -96,9 +95,9 @@ class TrainableWeights:
         return content
 
 
-def _last_name(layer: str) -> str:
-    """Return the end of a layer's name that PEFT finds it by, with that of its list for one in a list:
-    ``0`` alone would also be the model's first layer.
+def _layer_of(weight: str) -> str:
+    """Return the last name of a weight's layer, by which PEFT finds it, with that of its list for one
+    in a list: ``0`` alone would also be the model's first layer.
     """
-    parent, _, last = layer.rpartition(".")
-    return f"{parent.rpartition('.')[2]}.{last}" if last.isdigit() else last
+    *layer, _, _ = weight.split(".")
+    return ".".join(layer[-2:]) if layer[-1].isdigit() else layer[-1]

@@ -248,19 +248,25 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         ),
         (
             ["overrides.epoch=2"],
-            r"LLM-JEPA on synth .*: .*epoch. Did you mean epochs\?",
+            r"LLM-JEPA on synth \(tiny_synth\): .*epoch. Did you mean epochs\?",
         ),
         (
             ["overrides.replay.wieght=2"],
-            r"on synth .*: .*replay.wieght. Did you mean replay.weight\?",
+            r"LLM-JEPA on synth \(tiny_synth\): .*replay.wieght. Did you mean replay.weight\?",
         ),
-        (["overrides.optimizr.lr=2"], "on synth .*: unknown config key optimizr"),
-        (["methods={a: {replai.weight: 0}}"], r"a on synth .*: .*replai. Did you mean"),
+        (
+            ["overrides.optimizr.lr=2"],
+            r"LLM-JEPA on synth \(tiny_synth\): unknown config key optimizr",
+        ),
+        (
+            ["methods={a: {replai.weight: 0}}"],
+            r"a on synth \(tiny_synth\): .*replai. Did you mean",
+        ),
         (
             ["datasets={a: {config: tiny_synth, databass: x}}"],
-            r"LLM-JEPA on a .*: .*databass",
+            r"LLM-JEPA on a \(tiny_synth\): .*databass",
         ),
-        (["overrides.seed=2"], "on synth: seed is set by the grid"),
+        (["overrides.seed=2"], "LLM-JEPA on synth: seed is set by the grid"),
         (["methods.LLM-JEPA=2"], "methods is replaced as a whole"),
         (["seeds[0]=3"], r"seeds\[0\]=3: expected key=value or section.key=value"),
         (["dataset.size=2"], "say overrides.dataset.size=2"),
@@ -268,17 +274,23 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["metods.x=2"], r"unknown config key metods. Did you mean methods\?"),
         (
             ["overrides.replay.weight=-1"],
-            "ER-JEPA content on synth .*: replay.weight: .*-1",
+            r"ER-JEPA content on synth \(tiny_synth\): replay.weight: .*-1",
         ),
-        (["methods={a: {}, b: {epochs: 0}}"], "b on synth .*: epochs: .*1, got 0"),
-        (["methods={a: {optimizer.lr: fast}}"], "a on synth .*: optimizer.lr: .*fast"),
+        (
+            ["methods={a: {}, b: {epochs: 0}}"],
+            r"b on synth \(tiny_synth\): epochs: .*1, got 0",
+        ),
+        (
+            ["methods={a: {optimizer.lr: fast}}"],
+            r"a on synth \(tiny_synth\): optimizer.lr: .*fast",
+        ),
         (
             ["datasets={a: {config: tiny_synth, batch_size: few}}"],
-            "on a .*: batch_size: .*few",
+            r"LLM-JEPA on a \(tiny_synth\): batch_size: .*few",
         ),
         (
             ["methods={a: {~nothing: null}}"],
-            "a on synth .*: ~nothing: the config has no",
+            r"a on synth \(tiny_synth\): ~nothing: the config has no",
         ),
         (["epochs"], "expected key=value"),
     ],

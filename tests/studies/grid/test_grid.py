@@ -68,6 +68,10 @@ def test_merged_weights(base, data, tmp_path, capsys):
     assert main(["run", str(path), *arguments]) == 0, capsys.readouterr().out
     (line,) = results(tmp_path)
     assert "epoch_0_step_2_merged/" in line["predictions"]
+    # What only resuming needs is gone.
+    folder = tmp_path / "out" / "cells" / "pairs" / "sft" / "seed_1"
+    assert [p.name for p in checkpoint.checkpoints(folder)] == ["epoch_0_step_2"]
+    assert not checkpoint.resumable_checkpoints(folder)
 
 
 def start(path):

@@ -337,7 +337,7 @@ def test_another_sequence_is_another_experiment(fake_sequence, capsys):
         ),
         (
             ["also_scored={a: {config: tiny_synth, databass: x}}"],
-            "Replay on a .*: .*databass",
+            r"Replay on a \(tiny_synth\): .*databass",
         ),
     ],
 )
