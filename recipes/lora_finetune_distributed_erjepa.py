@@ -45,6 +45,7 @@ from erjepa.training.run.start import (
 from erjepa.training.run.steps import Step, TrainingPairs
 from erjepa.training.run.summary import log_summary
 from erjepa.training.step.finite import require_finite
+from erjepa.training.step.orthogonal import OrthogonalPenalty
 from erjepa.training.step.passes import Passes, PassResult, StepTotals
 from erjepa.training.step.probe import ReplayProbe
 
@@ -143,6 +144,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._averaged = AveragedWeights(
             cfg.ema_decay, model, device, start.weights.averaged
         )
+        self._penalty = OrthogonalPenalty(
+            cfg.orthogonal_weight, model.decoder, start.weights.merged
+        )
         self._optimizer = cfg.optimizer.build(
             [p for p in model.parameters() if p.requires_grad]
         )
@@ -227,6 +231,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 probe.after_replay(replayed, self._optimizer.param_groups[0]["lr"])
 
         # Update of the weights.
+        penalty = self._penalty.add_gradient()
         grad_norm = self._clipped_grad_norm(new, replayed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
@@ -253,7 +258,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             grad_norm=grad_norm,
             log_collapse=self._cfg.log_collapse,
         )
-        return metrics if probe is None else {**metrics, **probe.metrics}
+        probed = {} if probe is None else probe.metrics
+        return {**metrics, **penalty, **probed}
 
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
         limit = self._cfg.clip_grad_norm

@@ -29,7 +29,7 @@ DECIDING = (
     *("train_on_turns", "train_end_of_turn"),
     *("replay", "shuffle"),
     *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
-    "ema_decay",
+    *("ema_decay", "orthogonal_weight"),
 )
 # Exceptions: other implementations of the same update, other locations of the same base model.
 _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
@@ -54,6 +54,7 @@ _BLOCKS, _BLOCK = 256, 4096  # of a file in its digest: number, and bytes of eac
 _DEFAULTS = {
     "train_on_turns": "last",
     "lr_scheduler.until": "epochs",
+    "orthogonal_weight": 0.0,
     **{f"replay.{field.name}": field.default for field in fields(ReplaySettings)},
 }
 

@@ -121,6 +121,7 @@ class Config:
     continue_from: Annotated[str | None, BeforeValidator(_one_run)] = None
     init_from: str | None = None
     base_adapters: list[str] | None = None
+    orthogonal_weight: NotNegative = 0.0
     resume_from_checkpoint: bool | Literal["auto"] = False
     resume_changes: list[str] | None = None
     cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None

@@ -70,7 +70,7 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
             require_trained_over(path, cfg.base_adapters or [])
             adapter, _ = load_adapter(path, str(path), cfg, model)
         cfg = replace(cfg, base_adapters=found_adapters(cfg, path))
-        base = load_base(cfg, checkpoint_reader(cfg), model)
+        base, _ = load_base(cfg, checkpoint_reader(cfg), model)
     else:
         base = load_whole_weights(path, cfg)
     weights = {**base, **(adapter or initial_adapter_state(model, 0))}

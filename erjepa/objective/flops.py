@@ -8,9 +8,9 @@ operations. Tokens that paths or pairs of a row share are computed, and so count
 count depends on which pairs share a row.
 
 Not counted: embeddings, norms, rotary embeddings, softmax, element-wise products, the states of
-linear attention, the optimizer, the memory, padding, the norms of DoRA, and what activation
-checkpointing recomputes. Loss terms over all pairs of a step are counted once, though every rank
-computes them.
+linear attention, the optimizer, the penalty on adapters, the memory, padding, the norms of DoRA,
+and what activation checkpointing recomputes. Loss terms over all pairs of a step are counted once,
+though every rank computes them.
 """
 
 from torch import nn

@@ -118,10 +118,10 @@ def test_ranks_that_read_another_base_model_are_named(
     base, data, tmp_path, monkeypatch
 ):
     def load_base(cfg, *args):
-        weights = read(cfg, *args)
+        weights, merged = read(cfg, *args)
         if dist.get_rank() == 1:
             weights["norm.scale"] = 2 * weights["norm.scale"]
-        return weights
+        return weights, merged
 
     read = start.load_base
     monkeypatch.setattr(start, "load_base", load_base)

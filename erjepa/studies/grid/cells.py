@@ -104,13 +104,16 @@ def _identity(cell: Cell, runs: Mapping[str, str]) -> list[Any]:
         trained["replay"] |= {"share": None}  # there is no inherited memory
     needs = [name and runs[name] for name in (cell.tokens_of, *cell.after)]
     merges = cell.new_adapter and bool(cell.after)
+    if not (merges or cfg.base_adapters):
+        trained["orthogonal_weight"] = None
     starts = _starts_from(cell, "")
     return [cell.dataset, cell.seed, cell.budget_factor, needs, merges, starts, trained]
 
 
 def _how_scored(experiment: Experiment, cell: Cell) -> list[dict[str, Any]]:
     """Return the configs that score a cell, without what scoring does not use."""
-    unused = {"output_dir": None, "dataset": None, "replay": None}
+    keys = ("output_dir", "dataset", "replay", "orthogonal_weight")
+    unused = dict.fromkeys(keys)
     return [
         {**load_run(one.config, one.overrides).as_dict(), **unused}
         for one in scored_as(experiment, cell)

@@ -30,6 +30,7 @@ class StartWeights(NamedTuple):
     # Embeddings of the predictor tokens, [k, H]; ``None``: initialize them.
     predictor: Tensor | None = None
     averaged: dict[str, Any] | None = None  # see :meth:`AveragedWeights.state_dict`
+    merged: Sequence[Mapping[str, Tensor]] = ()  # adapters in the base, oldest first
 
 
 def build_decoder(model: Component, **arguments: Any) -> nn.Module:

@@ -25,8 +25,8 @@ from erjepa.utils.files import EMA, config_of_run, moved_along
 
 def load_base(
     cfg: Config, checkpointer: Any, decoder: TransformerDecoder
-) -> dict[str, Tensor]:
-    """Load the base's weights and merge the adapters of ``base_adapters`` into them.
+) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+    """Load the base's weights, merge the adapters of ``base_adapters`` into them, and return both.
 
     Args:
         cfg: config with :func:`found_adapters`.
@@ -34,11 +34,13 @@ def load_base(
     """
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
     rank, alpha = cfg.model.get("lora_rank"), cfg.model.get("lora_alpha")
+    adapters = []
     for path in cfg.base_adapters or []:
         adapter, _ = load_adapter(Path(path), f"base_adapters={path}", cfg, decoder)
+        adapters.append(adapter)
         weights = {**base, **adapter}
         base = merge_adapters(weights, torch.device("cpu"), rank=rank, alpha=alpha)
-    return base
+    return base, adapters
 
 
 def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:

@@ -240,7 +240,7 @@ def load_start(
             carried.append(description)
         elif (source / EMA).is_dir():
             carried.append("their average not continued, as ema_decay=null")
-    base = load_base(cfg, checkpointer, model.decoder)
+    base, merged = load_base(cfg, checkpointer, model.decoder)
     current["base model"] = digest = digest_of_weights(base)
     # Ranks quantize their own copies of the weights.
     require_equal(digest, key="base model", what="weights")
@@ -258,5 +258,5 @@ def load_start(
         changes = list(cfg.resume_changes or [])
         changed = changed_keys(state["fingerprint"], current, changes, path)
         utils.log_rank_zero(log, f"Resuming from {path}.")
-    weights = StartWeights(base, trained, predictor, averaged)
+    weights = StartWeights(base, trained, predictor, averaged, merged)
     return Start(weights, current, pairs.data, started_from, state, changed, carried)

@@ -20,6 +20,7 @@ methods:
   SFT: {replay.weight: 0}
   Mixed: {replay.weight: 0, trains_on: so_far}
   New adapters: {replay.weight: 0, new_adapters: True}
+  Orthogonal: {replay.weight: 0, new_adapters: True, orthogonal_weight: 0.5}
   Tenth: {replay.share: 0.1}
   Half: {replay.share: 0.5}
   Half of all: {replay.share: 0.5, replay.draw_from: all}
@@ -48,6 +49,7 @@ SHARES = "Tenth", "Half"  # two methods that are equal in the first stage
 EQUAL = {
     "first/mixed/seed_1": "first/sft/seed_1",
     "first/new_adapters/seed_1": "first/sft/seed_1",
+    "first/orthogonal/seed_1": "first/sft/seed_1",
     "first/half/seed_1": "first/tenth/seed_1",
 }
 # Equal in one stage, but not in the other, or not in how the other is scored; of a memory
@@ -126,7 +128,7 @@ def test_which_cells_are_equal(tmp_path):
 def test_an_equal_cell_has_the_lines_of_the_first(sequence, capsys):
     assert run(sequence) == 0
     trained = [call.split()[1] for call in calls(sequence) if "erjepa_recipe" in call]
-    assert len(trained) == 11 and not {"mixed/seed_1", "half/seed_1"} <= {*trained[:6]}
+    assert len(trained) == 12 and not {"mixed/seed_1", "half/seed_1"} <= {*trained[:6]}
     assert "first/half/seed_1: equal to first/tenth/seed_1" in capsys.readouterr().out
     lines = {}
     for line in results(sequence):
