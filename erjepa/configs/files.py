@@ -144,15 +144,23 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Merge ``changes`` into a copy of ``base``, key by key within sections.
 
-    A section of ``changes`` with ``_component_`` replaces that of ``base``.
+    A section of ``changes`` with ``_component_`` replaces that of ``base``. The keys of entries of a
+    list are their numbers, as texts.
     """
     merged = dict(base)
     for key, value in changes.items():
-        before = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            value = value if COMPONENT in value else merge(before, value)
-        merged[key] = value
+        merged[key] = _merged(merged.get(key), value)
     return merged
+
+
+def _merged(before: Any, value: Any) -> Any:
+    if not isinstance(value, Mapping) or COMPONENT in value:
+        return value
+    if isinstance(before, Mapping):
+        return merge(before, value)
+    if isinstance(before, list) and value.keys() <= {*map(str, range(len(before)))}:
+        return [_merged(part, value.get(str(i), part)) for i, part in enumerate(before)]
+    return value
 
 
 @cache

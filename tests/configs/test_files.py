@@ -167,6 +167,17 @@ def test_own_pairs_replace_a_list_of_datasets(write):
     assert values(path, "checkpoint_dir=b")["checkpoint_dir"] == "b"
 
 
+def test_a_key_of_an_entry_of_a_list(write):
+    parts = [{"_component_": "erjepa.datasets.paired_dataset", "source": "a.jsonl"}] * 2
+    path = write("two", f"defaults: tiny_synth\ndataset: {parts}\n")
+    for key in ("dataset[1].source", "dataset.1.source"):
+        changed = values(path, f"{key}=c.jsonl")["dataset"]
+        assert changed == [parts[0], {**parts[1], "source": "c.jsonl"}]
+    assert values(path)["dataset"] == parts
+    with pytest.raises(ValueError, match=r"dataset must .*got \{'2'"):
+        load(path, ["dataset[2].source=c.jsonl"])
+
+
 def test_a_component_where_the_config_has_none():
     own = ["eval_dataset=erjepa.datasets.paired_dataset", "eval_dataset.source=a.jsonl"]
     for overrides in (own, own[::-1]):
