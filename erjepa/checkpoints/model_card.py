@@ -237,6 +237,8 @@ def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
         name = key.removesuffix("_weight")
         if weight and name not in (key, "lm", "jepa"):
             terms += f", {name} (weight {weight})"
+    if (weight := config.get("orthogonal_weight")) and config.get("base_adapters"):
+        terms += f", O-LoRA's penalty (weight {weight})"
     beta = replay.get("weight", 1.0)
     if beta:
         selection = replay.get("selection", "content")

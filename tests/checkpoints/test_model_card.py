@@ -220,6 +220,9 @@ def test_a_quantized_base_is_named(has_peft):
 def test_adapters_in_the_base_are_named():
     card = model_card(config() | {"base_adapters": ["a|b", "c"]}, {})
     assert "2-135M-Instruct`, adapters merged in: `a\\|b`, `c` |" in card
+    penalized = config() | {"orthogonal_weight": 0.5, "base_adapters": ["a"]}
+    assert "O-LoRA's penalty (weight 0.5)" in model_card(penalized, {})
+    assert "penalty (" not in model_card(penalized | {"base_adapters": None}, {})
     assert "merged in" not in model_card(config(), {})
 
 
