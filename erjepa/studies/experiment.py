@@ -180,6 +180,11 @@ class Experiment:
                 f"{error} that runs on every dataset, not one with trains_on=all or nothing"
             )
 
+    def dataset(self, name: str) -> dict[str, Any]:
+        """Return the entry of a dataset: ``config``, of the recipe, and overrides."""
+        entry = {**self.datasets, **self.also_scored}[name]
+        return {"config": entry} if isinstance(entry, str) else {**entry}
+
     def controls(self, method: str) -> Controls:
         return checked(Controls, self.methods[method], f"methods: {method}")
 

@@ -29,8 +29,7 @@ def run_of(
     grid: those of the method win over those of the dataset, and both over those of all runs. A
     section that the dataset sets as a whole replaces the keys of all runs there.
     """
-    entry = {**experiment.datasets, **experiment.also_scored}[dataset]
-    own = {"config": entry} if isinstance(entry, str) else {**entry}
+    own = experiment.dataset(dataset)
     config = own.pop("config")
     shared = {
         key: value

@@ -24,7 +24,6 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.lock import is_locked
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell, cell_name, cells, scores_merged
-from erjepa.studies.grid.config import run_of
 from erjepa.studies.grid.data import data_files
 from erjepa.studies.results import Result, Weights, read_results
 from erjepa.studies.training_log import read_training_log
@@ -290,8 +289,7 @@ def _recipe_configs(
     experiment: Experiment, datasets: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the content of the configs of datasets, with that of their ``defaults``."""
-    methods = [*experiment.methods]
-    configs = {run_of(experiment, name, methods[0])[0] for name in datasets}
+    configs = {experiment.dataset(name)["config"] for name in datasets}
     return {name: erjepa.configs.merged(name) for name in sorted(configs)}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import erjepa.configs
-from erjepa.studies.grid.config import load_experiment, run_of
+from erjepa.studies.grid.config import load_experiment
 from erjepa.studies.report.accuracy import settings
 from erjepa.studies.report.build import build_report
 from erjepa.studies.report.figures import Figure
@@ -42,12 +42,9 @@ def test_every_section_is_made(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "saved", lambda *a: b"")  # test_build draws them
     experiment = load_experiment(name)
     config = asdict(experiment)
-    method, *_ = experiment.methods
     tasks = {
-        dataset: task_of(
-            erjepa.configs.load(run_of(experiment, dataset, method)[0]).dataset
-        )
-        for dataset in experiment.datasets
+        name: task_of(erjepa.configs.load(experiment.dataset(name)["config"]).dataset)
+        for name in experiment.datasets
     }
     settings = {**config, "seeds": (82, 23)}
     output = write_output(tmp_path / "out", examples=24, tasks=tasks, **settings)
