@@ -6,7 +6,7 @@ component are the parameters of its function or class.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -325,3 +325,9 @@ def _as_written(written: Any, resolved: Any, value: Any) -> Any:
 
 
 KEYS = tuple(entry.name for entry in fields(Config) if entry.name != "source")
+# The values, as in YAML, of the keys that are not required.
+DEFAULTS = {
+    entry.name: _plain(entry.default)
+    for entry in fields(Config)
+    if entry.default is not MISSING
+}

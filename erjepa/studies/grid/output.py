@@ -22,6 +22,7 @@ import torch
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.lock import is_locked
+from erjepa.configs.schema import DEFAULTS
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell, cell_name, cells, scores_merged
 from erjepa.studies.grid.data import data_files
@@ -254,7 +255,10 @@ def _require_continued(
                 "another output_dir."
             )
     for name, values in _recipe_configs(experiment, datasets).items():
-        if found := _difference(name, started.recipe_configs.get(name, values), values):
+        recorded = started.recipe_configs.get(name, values)
+        # A config recorded before there was a key had its default.
+        both = [erjepa.configs.merge(DEFAULTS, one) for one in (recorded, values)]
+        if found := _difference(name, *both):
             place, then, now = found
             raise ValueError(
                 f"{path} was started with {place.removeprefix(f'{name}.')}={then} in the config "
