@@ -158,7 +158,8 @@ def _merged(before: Any, value: Any) -> Any:
         return value
     if isinstance(before, Mapping):
         return merge(before, value)
-    if isinstance(before, list) and value.keys() <= {*map(str, range(len(before)))}:
+    places = {str(i) for i in range(len(before))} if isinstance(before, list) else set()
+    if value and value.keys() <= places:
         return [_merged(part, value.get(str(i), part)) for i, part in enumerate(before)]
     return value
 

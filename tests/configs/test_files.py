@@ -174,6 +174,7 @@ def test_a_key_of_an_entry_of_a_list(write):
         changed = values(path, f"{key}=c.jsonl")["dataset"]
         assert changed == [parts[0], {**parts[1], "source": "c.jsonl"}]
     assert values(path)["dataset"] == parts
+    assert values(path, "dataset={}")["dataset"] == {}
     with pytest.raises(ValueError, match=r"dataset must .*got \{'2'"):
         load(path, ["dataset[2].source=c.jsonl"])
 
