@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from erjepa.configs import Config, weights_of
+from erjepa.configs.schema import DEFAULTS
 from erjepa.datasets import Pair
 from erjepa.datasets.split import count_held_out
 from erjepa.replay import ReplaySettings
@@ -52,9 +53,8 @@ _SAMPLE = 256  # values of each weight in the digest
 _BLOCKS, _BLOCK = 256, 4096  # of a file in its digest: number, and bytes of each
 # Defaults of keys that old checkpoints may lack.
 _DEFAULTS = {
-    "train_on_turns": "last",
+    **{key: DEFAULTS[key] for key in ("train_on_turns", "orthogonal_weight")},
     "lr_scheduler.until": "epochs",
-    "orthogonal_weight": 0.0,
     **{f"replay.{field.name}": field.default for field in fields(ReplaySettings)},
 }
 
