@@ -22,7 +22,7 @@ from erjepa.training.model.build import activation_offloading, set_up_model
 from erjepa.training.model.device import attention_of, device_of, run_device
 from erjepa.training.model.distributed import all_reduce_sum, on_rank_zero, wait_for_all
 from erjepa.training.model.sharding import with_resharding
-from erjepa.training.run.inherited import earlier_memories
+from erjepa.training.run.inherited import InheritedMemories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.metrics import MetricsLog, step_metrics
 from erjepa.training.run.packed_rows import require_packable
@@ -100,7 +100,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         cfg, starts = find_starts(cfg, resume=resume)
         prepared = self._prepared = PreparedRun(cfg, device, attention)
         tokenizer = prepared.texts.fingerprint
-        earlier = earlier_memories(cfg, tokenizer, starts)
+        earlier = InheritedMemories(cfg, tokenizer, starts)
         self._folder = RunFolder(cfg, resume=resume)
         checkpointer = build_checkpointer(cfg)
         serving = find_serving(prepared)

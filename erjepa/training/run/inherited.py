@@ -39,7 +39,8 @@ class _Part:
 
 
 class InheritedMemories:
-    """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
+    """The memories of ``replay.init_from``, of which a run keeps what its capacity allows. There are
+    none if the run does not replay, or resumes, so that ``starts`` is empty.
 
     Datasets of the same name in two memories are one origin. A pair that is in several memories is
     taken from the first. Different pairs of the same number in such datasets get different ids.
@@ -49,6 +50,7 @@ class InheritedMemories:
         starts: the checkpoints of the memories, by the paths in ``replay.init_from``.
 
     Attributes:
+        runs: the paths of the memories.
         origins: names of the datasets that the pairs are from.
 
     Raises:
@@ -59,10 +61,11 @@ class InheritedMemories:
 
     def __init__(self, cfg: Config, tokenizer: str, starts: Mapping[str, Path]) -> None:
         settings = self._settings = cfg.replay
+        self.runs = settings.start_from if starts and settings.weight else []
         self._parts: list[_Part] = []
         # Places in origins, by name and how many of that name its memory lists before it.
         places: dict[tuple[str, int], int] = {}
-        for path in settings.start_from:
+        for path in self.runs:
             stored = open_on_all(starts[path], key := key_of(cfg, path))
             require_alike(stored, settings, tokenizer, key)
             names = stored.about.origins
@@ -75,7 +78,7 @@ class InheritedMemories:
     def replay_settings(self) -> dict[str, dict[str, Any]]:
         """The sections ``replay`` of the earlier runs, by the paths in ``replay.init_from``."""
         sections = (part.stored.replay_settings for part in self._parts)
-        return dict(zip(self._settings.start_from, sections, strict=True))
+        return dict(zip(self.runs, sections, strict=True))
 
     def __len__(self) -> int:
         """Number of slots that the run keeps."""
@@ -214,17 +217,6 @@ class InheritedMemories:
         memory.scores.copy_(scores[is_kept])
         memory.inherit(all_ids[is_kept], seen)
         return found
-
-
-def earlier_memories(
-    cfg: Config, tokenizer: str, starts: Mapping[str, Path]
-) -> InheritedMemories | None:
-    """Open the memories that a run starts with; ``None`` if there are none, or if it resumes, so
-    that ``starts`` is empty.
-    """
-    if not (starts and cfg.replay.weight and cfg.replay.start_from):
-        return None
-    return InheritedMemories(cfg, tokenizer, starts)
 
 
 def key_of(cfg: Config, path: str) -> str:

@@ -69,12 +69,12 @@ class RunMemory:
 
     Args:
         run: its model may be on the meta device. Without views, slots have no addresses.
-        earlier: memories of earlier runs to start with.
+        earlier: memories of earlier runs to start with; none if it resumes.
         resumed: the checkpoint that the run resumes.
 
     Attributes:
         settings: the section ``replay`` of the config.
-        earlier: memories of earlier runs that a new run starts with, if any.
+        earlier: memories of earlier runs that a new run starts with.
         origins: the datasets of the run and of inherited pairs.
         replay: the memory and its selection; ``None`` if ``replay.weight=0``.
         can_draw: whether pairs can be replayed: False if the weight is 0, or if only inherited pairs
@@ -89,7 +89,7 @@ class RunMemory:
     def __init__(
         self,
         run: PreparedRun,
-        earlier: InheritedMemories | None = None,
+        earlier: InheritedMemories,
         resumed: Path | None = None,
     ) -> None:
         cfg, self._run = run.cfg, run
@@ -104,13 +104,11 @@ class RunMemory:
         self.replay: EpisodicReplay | None = None
         # Of the checkpoint, until it is loaded.
         self._stored = None if resumed is None else self._open(resumed)
-        inherited, has_inherited, has_addresses = 0, False, True
-        if earlier is not None:
-            earlier.fit(run)
-            inherited, has_inherited = len(earlier), len(earlier) > 0
-            if self.settings.init_addresses == "kept":
-                has_addresses = earlier.has_addresses
-        elif self._stored is not None:
+        earlier.fit(run)
+        inherited, has_inherited = len(earlier), len(earlier) > 0
+        recomputes = self.settings.init_addresses == "recomputed"
+        has_addresses = recomputes or earlier.has_addresses
+        if self._stored is not None:
             about = self._stored.about
             capacity = about.replay.capacity or self.settings.capacity
             inherited = about.state.memory.capacity - capacity
@@ -254,8 +252,8 @@ class RunMemory:
         stored, self._stored = self._stored, None
         if self.replay is None:
             return
-        if self.earlier is not None:
-            self._inherit(self.earlier, self.replay, passes)
+        if self.earlier.runs:
+            self._inherit(self.replay, passes)
         if stored is None:
             self._steps_without = step
             return
@@ -278,14 +276,13 @@ class RunMemory:
         if about.replay.score != self.settings.score:
             recompute(self.replay, self._run, passes, scores=True, addresses=False)
 
-    def _inherit(
-        self, earlier: InheritedMemories, replay: EpisodicReplay, passes: Passes
-    ) -> None:
+    def _inherit(self, replay: EpisodicReplay, passes: Passes) -> None:
         """Load the memories of ``replay.init_from``; their slots become inherited.
 
         Replay counts and random state are kept. No example of this run is taken for one of theirs.
         Scores that are recomputed decide which pairs stay.
         """
+        earlier = self.earlier
         rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
         scores = None
         if rescores and earlier.is_cut_by_scores:
@@ -305,7 +302,7 @@ class RunMemory:
     @property
     def most_bytes(self) -> int:
         """See :func:`memory_bytes`."""
-        return memory_bytes(self._run, len(self.earlier or []))
+        return memory_bytes(self._run, len(self.earlier))
 
     def write(self, checkpoint: Path) -> None:
         """Write the memory, if there is one, into the folder of a checkpoint."""

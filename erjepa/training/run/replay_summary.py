@@ -40,7 +40,7 @@ def inherited_summary(memory: RunMemory, pairs: int) -> list[str]:
     settings, names = memory.settings, numbered(memory.origins.inherited)
     of_each = ", ".join(f"{n:,} of {names[at]}" for at, n in counts.items())
     stored = f"{of_each} in memory"
-    if memory.earlier is not None and (left_out := memory.earlier.left_out):
+    if left_out := memory.earlier.left_out:
         stored += f", {left_out:,} left out by replay.capacity={settings.capacity}"
     replayed = f"{_drawn(memory, pairs)} replayed per step"
     if settings.draw_from == "all":
@@ -52,8 +52,7 @@ def changed_settings(memory: RunMemory) -> str:
     """Describe the replay settings in which a new run differs from the runs whose memories it
     inherits; empty if there are none.
     """
-    earlier = {} if memory.earlier is None else memory.earlier.replay_settings
-    changes = []
+    earlier, changes = memory.earlier.replay_settings, []
     for key, value in asdict(memory.settings).items():
         others = [
             f"{_as_yaml(settings[key])} in {run}"
@@ -72,7 +71,7 @@ def forgetting_warnings(cfg: Config, memory: RunMemory, num_new: int) -> Iterato
         num_new: number of pairs in the run's dataset.
     """
     settings, replay = cfg.replay, memory.replay
-    if memory.earlier is None:
+    if not memory.earlier.runs:
         merged = reversed(cfg.base_adapters or [])
         start = cfg.init_from or next(iter([*settings.start_from, *merged]), None)
         if start and on_rank_zero(lambda: memory_folder(Path(start)) is not None):

@@ -13,7 +13,7 @@ from erjepa.training.run.earlier_weights import (
     require_start,
     require_trained_over,
 )
-from erjepa.training.run.inherited import earlier_memories
+from erjepa.training.run.inherited import InheritedMemories
 from erjepa.training.run.start import find_starts
 from tests.harness.memories import write_run
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_continued_is_named_by_its_key(tmp_path, monkeypatch):
         require_start(cfg, starts[cfg.init_from], torch.nn.Linear(1, 1))
 
     def memory(cfg, starts):
-        earlier_memories(cfg, "x", starts)
+        InheritedMemories(cfg, "x", starts)
 
     def message(load_it, *overrides):
         cfg = load("hf_continual", [f"continue_from={tmp_path}", *overrides])

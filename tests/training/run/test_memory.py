@@ -16,7 +16,7 @@ from erjepa.datasets import Pair
 from erjepa.packing import PairCollator
 from erjepa.replay.retention import EXAMPLE_MASK
 from erjepa.training.model import distributed
-from erjepa.training.run.inherited import earlier_memories
+from erjepa.training.run.inherited import InheritedMemories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.replay_summary import (
     changed_settings,
@@ -108,7 +108,7 @@ def memory_of(tmp_path):
             split=None,
         )
         _, starts = find_starts(cfg, resume=resumed is not None)
-        earlier = earlier_memories(cfg, Texts.fingerprint, starts)
+        earlier = InheritedMemories(cfg, Texts.fingerprint, starts)
         return RunMemory(run, earlier, resumed)
 
     return make
