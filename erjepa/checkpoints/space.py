@@ -2,12 +2,11 @@
 
 import errno
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from erjepa.configs import Config
 
@@ -60,8 +59,7 @@ class CheckpointSizes(NamedTuple):
 
 def checkpoint_sizes(
     cfg: Config,
-    base: Iterable[Tensor],
-    trained: Iterable[nn.Parameter],
+    model: nn.Module,
     *,
     dtype: torch.dtype,
     has_adapters: bool,
@@ -70,16 +68,17 @@ def checkpoint_sizes(
     """Return the sizes of a run's checkpoints.
 
     Args:
-        base: weights of the base model.
-        trained: trainable weights, sharded or not.
+        model: its decoder is ``decoder``; on any device, sharded or not.
         dtype: of the exported model.
         has_adapters: whether the trainable weights are adapters.
         memory: bytes of the episodic memory.
     """
     averaged = cfg.ema_decay is not None
-    model = dtype.itemsize * sum(weight.numel() for weight in base)
-    weights = 0 if cfg.save_adapter_weights_only else model
-    trained = list(trained)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decoder = model.get_submodule("decoder").parameters()
+    base = [p for p in decoder if not (has_adapters and p.requires_grad)]
+    exported = dtype.itemsize * sum(p.numel() for p in base)
+    weights = 0 if cfg.save_adapter_weights_only else exported
     trained_bytes = sum(p.nbytes for p in trained)
     average = 4 * sum(p.numel() for p in trained) if averaged else 0
     return CheckpointSizes(

@@ -356,22 +356,12 @@ def longest_rows(run: PreparedRun) -> Rows:
 
 
 def _disk(run: PreparedRun, memory: int) -> str:
-    cfg, trainable = run.cfg, run.trainable
-    folder = Path(cfg.output_dir)
+    cfg, folder = run.cfg, Path(run.cfg.output_dir)
     require_fresh_output(cfg, resume=bool(cfg.resume_from_checkpoint))
     dtype, _ = dtypes_of(cfg)
-    base = (
-        weight
-        for weight in run.model.decoder.parameters()
-        if not (trainable.has_adapters and weight.requires_grad)
-    )
+    has_adapters = run.trainable.has_adapters
     sizes = checkpoint_sizes(
-        cfg,
-        base,
-        [p for p in run.model.parameters() if p.requires_grad],
-        dtype=dtype,
-        has_adapters=trainable.has_adapters,
-        memory=memory,
+        cfg, run.model, dtype=dtype, has_adapters=has_adapters, memory=memory
     )
     whole_run = sizes.run(cfg, cfg.epochs)
     existing = next(

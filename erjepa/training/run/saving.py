@@ -88,8 +88,7 @@ class RunCheckpoints:
         self._dtype, _ = dtypes_of(cfg)
         self._sizes = checkpoint_sizes(
             cfg,
-            start.weights.base.values(),
-            [p for p in self._model.parameters() if p.requires_grad],
+            self._model,
             dtype=self._dtype,
             has_adapters=trainable.has_adapters,
             memory=memory.most_bytes,
