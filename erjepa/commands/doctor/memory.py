@@ -10,8 +10,8 @@ kernels. ``compile=True`` is treated as ``False``, which needs more.
 
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -63,10 +63,10 @@ def memory_parts(
         all labels) and ``replay memory``.
     """
     model, replay = run.model, run.cfg.replay
+    call_in_modules(model, "rope_init")  # rotary embeddings, which meta cannot compute
     reshards = reshards_after_forward(run.cfg, model, memory)
     cfg = replace(run.cfg, fsdp_reshard_after_forward=reshards)
     replays = replay.weight != 0 and replay.share is None  # in a separate pass
-    activations, logits = activation_bytes(cfg, model, run.loss_fn, batch, run.device)
     weights, groups = list(model.parameters()), _groups(cfg, model)
     trained = [p for p in weights if p.requires_grad]
     rotary = sum(buffer.nbytes for buffer in model.buffers())
@@ -77,10 +77,9 @@ def memory_parts(
         "gradients": _gradients(cfg, trained, groups, replays=replays),
         "optimizer": optimizer_bytes(cfg.optimizer, [_rows(p) for p in trained]),
         "averaged weights": 4 * averages,
-        "activations": activations,
-        "logits": logits,
-        "replay memory": 0,
     }
+    activations, logits = activation_bytes(cfg, model, run.loss_fn, batch, run.device)
+    parts |= {"activations": activations, "logits": logits, "replay memory": 0}
     if cfg.fsdp_cpu_offload:
         parts |= dict.fromkeys(("weights", "optimizer", "averaged weights"), 0)
     if replay.weight:
@@ -180,10 +179,10 @@ def activation_bytes(
     device: torch.device,
 ) -> tuple[int, int]:
     """Return the peak bytes of a forward and backward pass without logits, and the increase
-    through logits. Weights and their gradients are not counted.
+    through logits. Weights and their gradients are not counted. The model, whose rotary embeddings
+    are initialized, cannot be used afterwards.
     """
     is_cuda = device.type == "cuda"
-    call_in_modules(model, "rope_init")  # rotary embeddings, which meta cannot compute
     model.to("meta")
     if is_cuda:
         _as_on_cuda(model)
@@ -196,19 +195,16 @@ def activation_bytes(
         label_logit=batch.label_logit[:1],
         label_pair=batch.label_pair[:1],
     )
-    layers = model.decoder.layers
     if cfg.enable_activation_offloading and not isinstance(model.decoder, Backend):
-        model.decoder.layers = layers[:_ON_DEVICE]
-    as_gathered = dtypes_of(cfg)[0] if is_sharded(cfg, model) else None
+        model.decoder.layers = model.decoder.layers[:_ON_DEVICE]
+    _compute_in(model, dtypes_of(cfg)[0] if is_sharded(cfg, model) else None)
     # Replaces attention by its fused kernel, in recomputed layers too.
     fused = patch.object(F, "scaled_dot_product_attention", _fused_attention)
     experts = patch.object(F, "grouped_mm", _grouped_mm, create=True)
-    with _computing(model, as_gathered), fused if is_cuda else nullcontext(), experts:
+    with fused if is_cuda else nullcontext(), experts:
         without, peak = (
             _peak(model, loss_fn, part) for part in (without_labels, batch)
         )
-    if model.decoder.layers is not layers:
-        model.decoder.layers = layers
     return without, peak - without
 
 
@@ -259,22 +255,16 @@ class LiveBytes(TorchDispatchMode):
         self._now -= size
 
 
-@contextmanager
-def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+def _compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:
     """Convert trainable weights to ``dtype``, and drop each gradient once it is computed."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    held = [p.data for p in trained]
 
     def drop(parameter: Tensor) -> None:
         parameter.grad = None
 
-    hooks = [p.register_post_accumulate_grad_hook(drop) for p in trained]
-    for p in trained if dtype is not None else []:
-        p.data = p.data.to(dtype)
-    yield
-    for p, data, hook in zip(trained, held, hooks, strict=True):
-        p.data = data
-        hook.remove()
+    for p in model.parameters():
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(drop)
+            p.data = p.data if dtype is None else p.data.to(dtype)
 
 
 def _as_on_cuda(model: PackedDecoder) -> None:
