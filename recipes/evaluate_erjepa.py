@@ -161,7 +161,7 @@ class EvaluationRecipeERJEPA:
             return
         load_weights(self._model, self._cfg, path)
         if self._cfg.alignment and self._reader and path is not None:
-            self._reader.predictor = checkpoint.load_predictor(path)
+            self._reader.set_predictor(checkpoint.load_predictor(path))
         self._loaded = (path,)
 
     def _generate(self, examples: Examples, ids: list[int]) -> list[dict[str, Any]]:

@@ -19,29 +19,17 @@ from erjepa.training.model.build import attention_for
 
 @torch.inference_mode()
 def pair_cosines(
-    decoder: TransformerDecoder,
-    collator: PairCollator,
-    pairs: Sequence[Pair],
-    predictor: Tensor | None = None,
-    attention: Attention = "dense",
+    model: PackedDecoder, collator: PairCollator, pairs: Sequence[Pair]
 ) -> list[dict[str, float]]:
     """Compute the cosines of each pair, with the views of training even without a JEPA loss.
 
     ``cosine`` compares prediction and target, :math:`\\cos(p_i, z_i^a)`, which the loss aligns.
     ``cosine_of_input`` compares source and target, :math:`\\cos(z_i^u, z_i^a)`, as in the caption
     of the paper's figure; it is missing with ``views: spans`` and ``target_to_source``.
-
-    Args:
-        predictor: trained embeddings of the k predictor tokens, [k, H]; ``None``: those of the
-            vocabulary.
     """
-    table = decoder.tok_embeddings.weight
-    model = PackedDecoder(decoder, attention=attention)
-    if predictor is not None:
-        model.predictor = nn.Parameter(predictor.to(table), requires_grad=False)
     batch = collator(pairs)
     batch = replace(batch, label_pos=batch.label_pos[:0])  # no logits
-    output = model(batch.to(table.device))
+    output = model(batch.to(model.decoder.tok_embeddings.weight.device))
     paired = (1 - cosine_distance(output.predicted, output.target)).mean(dim=0)
     cosines = [{"cosine": cosine} for cosine in paired.tolist()]
     reads_both_sides = collator.views in ("shared", "standalone")
@@ -54,28 +42,21 @@ def pair_cosines(
 
 @torch.inference_mode()
 def target_losses(
-    decoder: TransformerDecoder,
-    collator: PairCollator,
-    pairs: Sequence[Pair],
-    attention: Attention = "dense",
+    model: PackedDecoder, collator: PairCollator, pairs: Sequence[Pair]
 ) -> list[dict[str, float]]:
     """Return the ``target_loss`` of each pair, the mean cross-entropy of its target in nats per
     token, and ``target_tokens``, the number of tokens including the end of turn.
     """
-    batch = collator.without_views()(pairs).to(decoder.tok_embeddings.weight.device)
-    output = PackedDecoder(decoder, attention=attention)(batch)
-    _, lm_of_pairs = JEPALoss(jepa_weight=0.0)(output, batch, 1, 1)
+    batch = collator.without_views()(pairs)
+    batch = batch.to(model.decoder.tok_embeddings.weight.device)
+    _, lm_of_pairs = JEPALoss(jepa_weight=0.0)(model(batch), batch, 1, 1)
     counts = batch.labels_of_pairs
     columns = zip((lm_of_pairs / counts).tolist(), counts.tolist(), strict=True)
     return [{"target_loss": loss, "target_tokens": n} for loss, n in columns]
 
 
 class PairReader:
-    """Computes the fields that ``alignment`` and ``target_loss`` add to predictions.
-
-    Attributes:
-        predictor: trained embeddings of the scored weights, see :func:`pair_cosines`.
-    """
+    """Computes the fields that ``alignment`` and ``target_loss`` add to predictions."""
 
     def __init__(
         self,
@@ -85,9 +66,9 @@ class PairReader:
         attention: Attention,
     ) -> None:
         self._cfg = cfg
-        self._decoder = decoder
-        self._attention = attention = attention_for(decoder, cfg, attention)
-        vocab_size = decoder.tok_embeddings.num_embeddings
+        attention = attention_for(decoder, cfg, attention)
+        self._model = PackedDecoder(decoder, attention=attention)
+        vocab_size = self._model.vocab_size
         self._collator = PairCollator(
             **layout_of(cfg),
             predictor_ids=predictor_token_ids(
@@ -97,7 +78,15 @@ class PairReader:
             row_length=cfg.row_length,
             attention=attention,
         )
-        self.predictor: Tensor | None = None
+
+    def set_predictor(self, rows: Tensor | None) -> None:
+        """Set the trained embeddings of the k predictor tokens, [k, H]; ``None``: those of the
+        vocabulary.
+        """
+        if rows is not None:
+            table = self._model.decoder.tok_embeddings.weight
+            rows = nn.Parameter(rows.to(table), requires_grad=False)
+        self._model.predictor = rows
 
     @property
     def collator(self) -> PairCollator:
@@ -107,15 +96,15 @@ class PairReader:
 
     def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, float]]:
         """Return the cosines, loss and number of tokens of each pair that the config asks for."""
-        decoder, collator, attention = self._decoder, self._collator, self._attention
+        model, collator = self._model, self._collator
         read: list[dict[str, float]] = [{} for _ in pairs]
         if self._cfg.alignment:
-            read = pair_cosines(decoder, collator, pairs, self.predictor, attention)
+            read = pair_cosines(model, collator, pairs)
         if self._cfg.target_loss:
             size = self._cfg.batch_size  # the logits of all labels are held at once
             for i in range(0, len(pairs), size):
                 part = slice(i, i + size)
-                losses = target_losses(decoder, collator, pairs[part], attention)
+                losses = target_losses(model, collator, pairs[part])
                 for fields, loss in zip(read[part], losses, strict=True):
                     fields.update(loss)
         return read

@@ -25,7 +25,9 @@ def test_pair_cosines(views, k, trained):
         for found, state in ((ours, states[-1]), (theirs, states[len(source) - 1])):
             found.append(torch.cosine_similarity(state, z, dim=0).item())
     collator = PairCollator(views=views, predictor_ids=ids)
-    cosines = pair_cosines(decoder, collator, pairs, rows)
+    model = PackedDecoder(decoder)
+    model.predictor = None if rows is None else torch.nn.Parameter(rows)
+    cosines = pair_cosines(model, collator, pairs)
     assert [c["cosine"] for c in cosines] == pytest.approx(ours, abs=1e-5)
     assert [c["cosine_of_input"] for c in cosines] == pytest.approx(theirs, abs=1e-5)
 
@@ -40,7 +42,8 @@ def test_cosines_take_no_logits(monkeypatch):
         return output
 
     monkeypatch.setattr(PackedDecoder, "forward", counted)
-    pair_cosines(small_decoder().eval(), PairCollator(), random_pairs(6))
+    model = PackedDecoder(small_decoder().eval())
+    pair_cosines(model, PairCollator(), random_pairs(6))
     assert sizes == [0]
 
 
@@ -49,7 +52,7 @@ def test_target_losses():
     plain = {"views": "none", "predictor_ids": []}
     theirs = [pair_losses(decoder, pair, **plain)[0].mean().item() for pair in pairs]
     collator = PairCollator(views="shared", predictor_ids=PREDICTOR_IDS[:1])
-    ours = target_losses(decoder, collator, pairs)
+    ours = target_losses(PackedDecoder(decoder), collator, pairs)
     assert [found["target_loss"] for found in ours] == pytest.approx(theirs, abs=1e-5)
     tokens = [len(pair.target) for pair in pairs]
     assert [found["target_tokens"] for found in ours] == tokens and len({*tokens}) > 1

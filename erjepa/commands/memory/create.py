@@ -18,6 +18,7 @@ from erjepa.configs import Config, require_files
 from erjepa.evaluation.alignment import target_losses
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
+from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.training.model.device import attention_of, run_device
@@ -131,10 +132,11 @@ def surprises(
     """
     path = None if checkpoint is None else find_run(checkpoint)[1]
     decoder = load_model(run.cfg, run.device, path)
+    model = PackedDecoder(decoder, attention=run.model.attention)
     losses: list[float] = []
     for some in tqdm(places.split(run.cfg.batch_size), unit="batch"):
         pairs = [run.dataset[i] for i in some.tolist()]
-        read = target_losses(decoder, collator, pairs, run.model.attention)
+        read = target_losses(model, collator, pairs)
         losses += [fields["target_loss"] for fields in read]
     found = torch.tensor(losses)
     if len(bad := places[~found.isfinite()]):
