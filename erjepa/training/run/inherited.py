@@ -39,9 +39,9 @@ class _Part:
 
 
 class InheritedMemories:
-    """The memories of ``replay.init_from``, of which a run keeps what its capacity allows. There are
-    none if the run does not replay, or resumes, so that ``starts`` is empty.
+    """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
 
+    There are none if the run does not replay, or if it resumes, so that ``starts`` is empty.
     Datasets of the same name in two memories are one origin. A pair that is in several memories is
     taken from the first. Different pairs of the same number in such datasets get different ids.
 
