@@ -69,6 +69,7 @@ class _Progress(TypedDict, total=False):
     lora_alpha: float
     base_adapters: list[str]
     data: dict[str, str | int]  # the run's dataset, see data_of
+    base_weights: str  # digest of the weights that adapters were trained over
     # Checkpoints of earlier runs when the run started, relative to the paths in the config.
     started_from: dict[str, str]
 

@@ -294,6 +294,21 @@ def test_an_adapter_of_another_base_is_warned_of(
     assert any(f"was trained over {name}, and" in text for text in said) == is_other
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_other_base_weights_are_warned_of(
+    base, data, tmp_path, earlier, warned, merged
+):
+    """Such as the merged model of the run itself: its adapter would count twice."""
+    own = shutil.copytree(base, tmp_path / "base")
+    if merged:
+        (merged_file,) = (earlier / "epoch_0").glob("model-*.safetensors")
+        (own_file,) = own.glob("*.safetensors")
+        shutil.copyfile(merged_file, own_file)
+    cfg = config(own, data, tmp_path / "run", init_from=earlier)
+    said = at_start(cfg, 1, lambda _: warned)
+    assert any("was trained over other base weights" in text for text in said) == merged
+
+
 def without_mlp(weights):
     return {name: weight for name, weight in weights.items() if "mlp" not in name}
 

@@ -2,6 +2,7 @@
 those that an earlier run or PEFT trained.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchtune import training
+from torchtune import training, utils
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params
 
@@ -21,6 +22,8 @@ from erjepa.training.model.adapters import merge_adapters
 from erjepa.training.model.build import require_same_model
 from erjepa.utils.escape import counted
 from erjepa.utils.files import EMA, config_of_run, moved_along
+
+log = utils.get_logger("INFO")
 
 
 def load_base(
@@ -55,7 +58,8 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
 
     Raises:
         FileNotFoundError: if there is no adapter, or a recorded one is gone.
-        ValueError: if an adapter was trained over a base with other adapters merged in.
+        ValueError: if an adapter was trained over a base with other adapters merged in, or contains
+            one that is merged before it.
     """
     given = cfg.base_adapters or []
     names = given if run is None else _as_recorded(given, run)
@@ -63,9 +67,31 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
     for i in reversed(range(len(given))):
         path = _find_adapter(names[i], "base_adapters")
         require_trained_over(path, given[:i], to_merge=given[i])
+        if run is None:
+            _require_apart(path, given[:i])
         names = _as_recorded(names, path)
         found.insert(0, str(path.absolute()))
     return found or None
+
+
+def _require_apart(adapter: Path, before: Sequence[str]) -> None:
+    """Raise ValueError if an adapter went on from the weights of a run, or is of a run, whose
+    adapter is merged ``before`` it.
+    """
+    files = {name: config_of_run(Path(name)) for name in before}
+    known = {file.resolve(): name for name, file in files.items() if file is not None}
+    start, seen = adapter, set[Path]()
+    while (file := config_of_run(start)) is not None and file not in seen:
+        if (name := known.get(file.resolve())) is not None:
+            raise ValueError(
+                f"base_adapters: {adapter} contains the adapter of {name}, which would be merged "
+                f"twice; leave {name} out"
+            )
+        seen.add(file)
+        config = config_of(start)
+        if not (source := config.get("continue_from") or config.get("init_from")):
+            break
+        start = moved_along(source, config.get("output_dir", ""), file.parent)
 
 
 def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:
@@ -188,6 +214,18 @@ def config_of(path: Path) -> Mapping[str, Any]:
     """Return the config of the run that wrote a checkpoint; empty if there is none."""
     file = config_of_run(path)
     return {} if file is None else resolved(merged(str(file)))
+
+
+def warn_of_other_base(adapter: Path, cfg: Config, digest: str) -> None:
+    """Warn if a run trained an adapter over other base weights than those of ``digest``."""
+    if checkpoint.progress_of(adapter).get("base_weights", digest) != digest:
+        utils.log_rank_zero(
+            log,
+            f"{start_key(cfg)}={cfg.init_from} was trained over other base weights than those of "
+            "this run, over which its adapter computes something else; set the base model of that "
+            "run",
+            level=logging.WARNING,
+        )
 
 
 def _trained_with(adapter: Path) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class RunProgress:
         """Restore a state from :meth:`state_dict`; other keys in ``state`` are ignored.
 
         Raises:
-            ValueError: if the epochs of this run end before the step of the state.
+            ValueError: if an epoch of this run ends before the step of the state.
         """
         if state["step_in_epoch"] >= self.steps_per_epoch:
             raise ValueError(

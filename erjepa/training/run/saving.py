@@ -226,6 +226,7 @@ class RunCheckpoints:
                 **(progress or {}),
                 **self._progress.summary(),
                 "data": self._data,
+                "base_weights": self._fingerprint["base model"],
                 **({"started_from": self._started_from} if self._started_from else {}),
                 **self._averaged.progress(),
                 **self._trainable.summary(cfg.base_adapters or []),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchtune import utils
+from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import (
@@ -36,6 +37,7 @@ from erjepa.training.run.earlier_weights import (
     load_trained,
     require_start,
     start_key,
+    warn_of_other_base,
 )
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.steps import TrainingPairs
@@ -246,6 +248,8 @@ def load_start(
     require_equal(digest, key="base model", what="weights")
     state, changed = None, set[str]()
     if path is None:
+        if cfg.init_from is not None and get_adapter_params(model.decoder):
+            warn_of_other_base(starts[cfg.init_from], cfg, digest)
         started_from = {
             str(Path(run)): os.path.relpath(found, run)
             for run, found in starts.items()

@@ -1,6 +1,7 @@
 """Which adapters a run starts from, or merges, and over which base each was trained."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -147,6 +148,34 @@ def test_adapters_are_merged_as_the_later_ones_were_trained(tmp_path):
     shutil.rmtree(recorded)
     with pytest.raises(FileNotFoundError, match="january/epoch_0, which is gone"):
         found(january, february)
+
+
+def test_no_adapter_is_merged_twice(tmp_path):
+    january, february, march = (tmp_path / m for m in ("january", "february", "march"))
+    for run, start in ((january, march), (february, january), (march, february)):
+        for epoch in range(2):
+            adapter(run / f"epoch_{epoch}")
+        key = "init_from" if run == march else "continue_from"
+        text = f"output_dir: {run}\n{key}: {start}\n" if run != january else ""
+        (run / "torchtune_config.yaml").write_text(text)
+
+    def found(*runs, resumed=None):
+        names = ",".join(map(str, runs))
+        return found_adapters(load("tiny_synth", [f"base_adapters=[{names}]"]), resumed)
+
+    for twice in (
+        (january, march),  # by way of february
+        (january / "epoch_0", february),
+        (january / "epoch_0", january / "epoch_1"),
+        (january, january),
+    ):
+        name = re.escape(str(twice[0]))
+        with pytest.raises(ValueError, match=f"the adapter of {name}, which would be"):
+            found(*twice)
+        assert len(found(*twice, resumed=tmp_path)) == 2  # as it was trained
+    assert found(march) == [str(march / "epoch_1")]
+    (january / "torchtune_config.yaml").write_text(f"continue_from: {march}\n")
+    assert len(found(adapter(tmp_path / "other"), march)) == 2  # names may lead back
 
 
 def test_of_a_run_that_was_moved_the_recorded_adapter_is_merged(tmp_path):
