@@ -17,6 +17,7 @@ from erjepa.checkpoints.served_chat import Serving
 from erjepa.configs import Config
 from erjepa.datasets import require_sources
 from erjepa.evaluation.validation import Validation
+from erjepa.tasks.score import load_task
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.build import activation_offloading, set_up_model
 from erjepa.training.model.device import attention_of, device_of, run_device
@@ -97,6 +98,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         require_sources(cfg.dataset)
         if cfg.eval_dataset is not None:  # before hours of training
             require_sources(cfg.eval_dataset, "eval_dataset")
+        if cfg.task is not None:
+            load_task(cfg.task)
         cfg, starts = find_starts(cfg, resume=resume)
         prepared = self._prepared = PreparedRun(cfg, device, attention)
         tokenizer = prepared.texts.fingerprint

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     },
     "commands.doctor": {
         *("checkpoints", "configs", "datasets", "objective", "packing", "replay"),
-        *(*TRAINING, "utils"),
+        *("tasks", *TRAINING, "utils"),
     },
     # Studies of the method.
     "studies": {"utils"},

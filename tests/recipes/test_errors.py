@@ -90,6 +90,14 @@ def test_missing_file(attempt, tmp_path, key):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_task_that_could_not_score_the_run_is_refused_before_training(
+    attempt, tmp_path
+):
+    with pytest.raises(ValueError, match="task=exactmatch: expected one of"):
+        attempt(task="exactmatch")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("key", ["checkpointer__checkpoint_dir", "tokenizer__path"])
 def test_missing_base_model_names_the_download_command(attempt, tmp_path, key):
     with pytest.raises(

@@ -30,6 +30,7 @@ from erjepa.configs.component import Components
 from erjepa.datasets import Pair, dataset_name, require_sources
 from erjepa.objective import PackedDecoder, StepFlops
 from erjepa.packing import Attention, PackedBatch
+from erjepa.tasks.score import load_task
 from erjepa.training.model.device import (
     attention_of,
     flex_obstacle,
@@ -143,7 +144,7 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
         if tokenizer is not None:
             rows = check("pairs", lambda: rows_of_data(run, earlier))
         if (test := cfg.eval_dataset) is not None:
-            check("test pairs", lambda: _test_pairs(test))
+            check("test pairs", lambda: _test_pairs(test, cfg.task))
         stored = 0 if rows is None else memory_bytes(run, inherited)
         if rows is None:
             rows = check("rows", lambda: longest_rows(run))
@@ -317,8 +318,10 @@ def rows_of_data(run: PreparedRun, earlier: Sequence[Subset[Pair]] = ()) -> Rows
     return Rows(said, collator.split(longest, accumulated), steps)
 
 
-def _test_pairs(section: Components) -> str:
+def _test_pairs(section: Components, task: str | None) -> str:
     require_sources(section, "eval_dataset")
+    if task is not None:
+        load_task(task)
     return ", ".join(map(dataset_name, components(section)))
 
 

@@ -129,6 +129,12 @@ def no_gpu_memory(monkeypatch):
             "test-pairs",
             "/nowhere.jsonl: no such file or folder; set eval_dataset.source to",
         ),
+        (
+            {"task": "exactmatch"},
+            None,
+            "test-pairs",
+            "task=exactmatch: expected one of",
+        ),
         ({"attention": "flex"}, None, "attention", "FlexAttention needs CUDA"),
         (
             {"init_from": "/nowhere"},
