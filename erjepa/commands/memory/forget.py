@@ -5,6 +5,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -118,11 +119,13 @@ def _find(
                     f"--match: {stored.folder} has no texts, and there is no config "
                     "whose tokenizer could decode its tokens; use --ids or --source"
                 )
-        in_source, in_target = (
-            slots[column].str.contains(choice.match, regex=False)
-            for column in ("source", "target")
-        )
-        chosen = slots.example[in_source | in_target]
+        composed = unicodedata.normalize("NFC", choice.match)  # as most files have it
+        is_in = [
+            text.str.contains(choice.match, regex=False)
+            | text.str.normalize("NFC").str.contains(composed, regex=False)
+            for text in (slots.source, slots.target)
+        ]
+        chosen = slots.example[is_in[0] | is_in[1]]
     elif choice.source is not None:
         origins = examples.map(memories[-1].origin)
         _require_one(choice.source, memories, origins)
