@@ -11,7 +11,8 @@ from torch import nn
 from erjepa.configs import Config
 
 _BESIDE = 32 << 20  # approximate bytes of tokenizer and configs
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's part of it
+# The disk, the user's part of it, or a file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ADAM = 2  # approximate optimizer states per trainable weight
 
 
@@ -115,12 +116,13 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
 def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
     """Return whether writing ``needed`` bytes to ``folder`` failed for lack of space.
 
-    safetensors has the code of the system in its text; torch does not tell, so the free space is
-    checked. What was written must be deleted before.
+    safetensors has the code of the system in its text; torch tells only that it could not write.
+    The free space is checked too, so what was written must be deleted before.
     """
     return (
         getattr(error, "errno", None) in _FULL
         or any(f"(os error {code})" in str(error) for code in _FULL)
+        or "inline_container.cc" in str(error)
         or shutil.disk_usage(folder).free < needed
     )
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 from collections import namedtuple
@@ -167,6 +168,19 @@ def test_the_error_of_safetensors_tells_that_the_disk_is_full(small_disk):
     (small_disk / "x.safetensors").unlink(missing_ok=True)
     assert space.is_full_disk(error.value, small_disk, needed=0)
     assert not space.is_full_disk(SafetensorError("other"), small_disk, needed=0)
+
+
+@pytest.mark.parametrize("write", [torch.save, save_file])
+def test_a_limit_of_files_is_a_full_disk_with_free_space(tmp_path, write):
+    """As a quota is, which only the system can set."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        with pytest.raises((RuntimeError, SafetensorError)) as error:
+            write({"weight": torch.zeros(1_000_000)}, tmp_path / "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert space.is_full_disk(error.value, tmp_path, needed=0)
 
 
 @pytest.mark.parametrize(
