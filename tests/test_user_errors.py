@@ -51,6 +51,12 @@ def test_other_devices(recipe, told):
         assert said.endswith(f"Set {ON_A_CPU}")
 
 
+@RECIPES
+def test_a_file_that_is_no_tokenizer(recipe, told):
+    said = told(recipe, "tiny_synth", f"tokenizer.path={__file__}")
+    assert said.startswith("Error parsing line b") and said.endswith(f"in {__file__}")
+
+
 @pytest.fixture
 def one_gpu(monkeypatch):
     """As if the machine had one GPU of the kind that cannot compute in bfloat16."""

@@ -47,7 +47,9 @@ COMPONENTS = {
         types={
             "lr": NotNegative,
             "weight_decay": NotNegative,
-            "betas": list[Annotated[float, Field(ge=0, lt=1)]],
+            "betas": Annotated[
+                list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2)
+            ],
         },
     ),
     "lr_scheduler": Signature(

@@ -1,7 +1,7 @@
 """Argument parsing and error messages that all commands share.
 
-A user error is one that a ``raise`` statement of this project raises, or one of torchtune or
-torch's optimizers, which configs can reach: its message is written for people. Errors of the
+A user error is one that a ``raise`` statement of this project raises, or one of torchtune, tiktoken
+or torch's optimizers, which configs can reach: its message is written for people. Errors of the
 operating system about a file and missing optional packages are user errors too. The command
 prints such an error as one message, the last on the screen, and exits with code 2. Errors from
 bugs, torch or the user's own components keep their traceback; ``--traceback`` shows it for any
@@ -25,7 +25,10 @@ from typing import Any, NoReturn
 
 from erjepa.utils.escape import printable
 
-_FOR_USERS = ("erjepa", "erjepa_recipe", "erjepa_eval", "torchtune", "torch.optim")
+_FOR_USERS = (
+    *("erjepa", "erjepa_recipe", "erjepa_eval"),
+    *("torchtune", "tiktoken", "torch.optim"),
+)
 _KINDS = (ValueError, OSError, RuntimeError, ImportError)
 # Optional packages, and the extra that installs each.
 _EXTRAS = {

@@ -137,6 +137,10 @@ POSITIVE = "input should be greater than 0"
             "optimizer.betas=[0.9,1]",
             "optimizer.betas: [1]: input should be less than 1",
         ),
+        (
+            "optimizer.betas=[0.9]",
+            "optimizer.betas: list should have at least 2 items",
+        ),
         ("model=null", "model must be the dotted path of a component, model=PATH"),
         ("dataset=[a,b]", "dataset[0] must be the dotted path of a component"),
         ("dataset=[]", "dataset must be the dotted path of a component"),
