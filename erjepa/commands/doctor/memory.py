@@ -138,8 +138,9 @@ def _gathered(cfg: Config, groups: list[list[nn.Parameter]]) -> int:
     """Return the bytes of all unsharded layers, or of two, the root and a buffer for one."""
 
     def whole(parameter: nn.Parameter) -> int:
-        if is_traceable_wrapper_subclass(parameter):
+        if is_traceable_wrapper_subclass(parameter) and not cfg.fsdp_cpu_offload:
             return _quantized_bytes(parameter)
+        # torchtune dequantizes the shards that it moves to the CPU.
         return parameter.numel() * dtypes_of(cfg)[0].itemsize
 
     if not groups:

@@ -88,6 +88,16 @@ def test_inherited_pairs_have_slots(base, data, tmp_path, draw_from, slots):
     assert parts["replay memory"] == slots * slot + projection
 
 
+def test_a_quantized_base_on_the_cpu_is_gathered_in_bfloat16():
+    def gathered(quantized, offloaded):
+        keys = {"model.quantize_base": quantized, "fsdp_cpu_offload": offloaded}
+        keys["fsdp_reshard_after_forward"] = True
+        cfg = make_config([f"{key}={value}" for key, value in keys.items()])
+        return counted(cfg, 2)["gathered weights"]
+
+    assert gathered(True, False) < gathered(True, True) == gathered(False, True)
+
+
 @contextmanager
 def allocations():
     """Changes of the allocated bytes, in order, after the context."""
