@@ -72,7 +72,8 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     reduced in the dtype of the trainable parameters.
 
     Raises:
-        ValueError: if ``fsdp_cpu_offload`` is set on the CPU, or for a quantized model on one rank.
+        ValueError: if ``fsdp_cpu_offload`` is set on the CPU, or for a quantized model on one rank;
+            if a quantized weight cannot be divided among the ranks.
     """
     if not is_sharded(cfg, model):
         return
@@ -81,13 +82,22 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
             "fsdp_cpu_offload=True: the run is on the CPU, where all shards are; set it to False"
         )
     dtype, _ = dtypes_of(cfg)
-    has_nf4 = any(isinstance(p, NF4Tensor) for p in model.parameters())
+    ranks = dist.get_world_size()
+    quantized = {n: p for n, p in model.named_parameters() if isinstance(p, NF4Tensor)}
     # On one rank FSDP2 copies the first of the three tensors of an NF4 weight (pytorch#197999).
-    if dist.get_world_size() == 1 and has_nf4:
+    if ranks == 1 and quantized:
         raise ValueError(
             "fsdp_cpu_offload=True: FSDP2 does not support QLoRA on one rank; set it to False, or "
             "start more ranks"
         )
+    for name, weight in quantized.items():
+        rows, blocks = len(weight), weight.quantization_factor.numel()
+        if rows % ranks or blocks % ranks:
+            raise ValueError(
+                f"model.quantize_base=True: the {rows} rows and {blocks} blocks of NF4 in {name} "
+                f"cannot be divided evenly among {ranks} ranks; start a number that divides both, "
+                "or set it to False"
+            )
     precision = MixedPrecisionPolicy()
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
     if trained != {dtype}:

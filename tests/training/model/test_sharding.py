@@ -146,6 +146,21 @@ def test_a_quantized_model_is_not_kept_on_the_cpu_by_one_rank():
         shard(cfg, model, torch.device("cuda"))
 
 
+@pytest.mark.parametrize(("ranks", "divides"), [(3, True), (2, True), (4, False)])
+def test_a_quantized_model_is_divided_evenly(ranks, divides):
+    """Its weights have 384 rows, and 6 blocks of 16,384 entries."""
+    cfg = make_config(["device=cpu"], "llama3_2_1b_synth")
+    model = torch.nn.Sequential()
+    model.decoder, model.adapter = torch.nn.Linear(256, 384), torch.nn.Linear(8, 8)
+    weight = to_nf4(model.decoder.weight.bfloat16())
+    model.decoder.weight = torch.nn.Parameter(weight, requires_grad=False)
+    with rank_of(ranks):
+        if divides:
+            return shard(cfg, model, torch.device("cpu"))
+        with pytest.raises(ValueError, match=f"6 blocks .* among {ranks} ranks"):
+            shard(cfg, model, torch.device("cpu"))
+
+
 def test_a_run_on_the_cpu_moves_nothing_there():
     cfg = make_config(["fsdp_cpu_offload=True"], "llama3_2_1b_synth")
     with rank_of(2), pytest.raises(ValueError, match="the run is on the CPU"):
