@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,14 +60,19 @@ def test_a_file_that_is_no_tokenizer(recipe, told):
 
 @pytest.fixture
 def one_gpu(monkeypatch):
-    """As if the machine had one GPU of the kind that cannot compute in bfloat16."""
+    """As if the machine had one GPU of the kind that only emulates bfloat16."""
     for name, value in (
         ("is_available", True),
         ("device_count", 1),
-        ("is_bf16_supported", False),
+        ("current_device", 0),
+        ("get_device_properties", SimpleNamespace(major=7)),
+        ("_check_bf16_tensor_supported", True),
         ("get_device_name", "Tesla T4"),
     ):
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    # A CPU build of torch lacks NCCL.
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27))
 
 
 def test_more_ranks_than_gpus(told, one_gpu, monkeypatch):

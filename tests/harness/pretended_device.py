@@ -282,7 +282,7 @@ def pretended_device() -> Iterator[Records]:
         "get_device_properties": lambda device=None: SimpleNamespace(
             total_memory=80 << 30, major=9, minor=0
         ),
-        "is_bf16_supported": lambda: True,
+        "is_bf16_supported": lambda including_emulation=True: True,
         "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": nothing,
         "Stream": torch.cpu.Stream,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from torchtune import utils
-from torchtune.training.precision import verify_bf16_support
 
 from erjepa.configs import Config
 from erjepa.packing import BLOCK, Attention
@@ -76,7 +75,9 @@ def run_device(cfg: Config) -> torch.device:
             f"rank each. Start {count} with --nproc_per_node, and set "
             "gradient_accumulation_steps to keep the number of pairs per step"
         )
-    if cfg.dtype == "bf16" and not verify_bf16_support():
+    # By default also True for a GPU that emulates it.
+    has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    if cfg.dtype == "bf16" and not has_bfloat16:
         raise ValueError(
             f"dtype={cfg.dtype}: {torch.cuda.get_device_name()} cannot compute in "
             "bfloat16. Set dtype=fp32"

@@ -140,7 +140,7 @@ def test_a_machine_without_a_compiler_or_triton_cannot_compile(triton):
     triton.setattr(importlib.util, "find_spec", lambda name: None)
     assert "Triton, which is absent" in compiler_obstacle()
     triton.setattr(torch.cuda, "is_available", lambda: True)
-    triton.setattr(device, "verify_bf16_support", lambda: True)
+    triton.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     triton.setattr(torch.cuda, "device_count", lambda: 1)
     cfg = load("tiny_synth", ["device=cuda", "compile=True"])
     with pytest.raises(ValueError, match="compile=True: .*Or set compile=False"):
