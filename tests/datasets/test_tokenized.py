@@ -212,6 +212,8 @@ def test_a_chat_that_gives_no_pair_is_named(tokenizer, many, monkeypatch):
         return bad(template, messages)
 
     monkeypatch.setattr(tokenized.ChatTemplate, "__call__", fail)
+    fork = multiprocessing.get_context("fork")  # whose processes see it
+    monkeypatch.setattr(tokenized, "get_context", lambda: fork)
     with pytest.raises(ValueError, match="a.jsonl:1101: no pair"):
         paired_dataset(tokenizer, source=many[0])
 

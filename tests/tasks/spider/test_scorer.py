@@ -214,7 +214,8 @@ def test_floats_are_printed_as_sqlite_does():
         if i % 2:
             value = round(rng.uniform(-1e4, 1e4), rng.randint(0, 6))
         if value == value:
-            [theirs] = memory.execute("SELECT cast(? AS TEXT)", (value,)).fetchone()
+            query = "SELECT printf('%!.15g', ?)"
+            [theirs] = memory.execute(query, (value,)).fetchone()
             other += _printed_float(value) != theirs
             assert _printed_float(value)[:13] == theirs[:13]
     memory.close()

@@ -6,6 +6,7 @@ appears there or in the working folder of the processes.
 
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -128,7 +129,7 @@ DENIED = {
     "surrogate": ("SELECT '\ud800'", ""),
     "megabyte": ("SELECT '" + "x" * 2**20 + "'", "bytes of SQL"),
     "zeroblob": ("SELECT zeroblob(2000000000)", "too big"),
-    "brackets": ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "overflow"),
+    "brackets": ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "overflow|Recursion"),
     "depth": ("SELECT 1" + " + 1" * 5000, "too large"),
     "subqueries": ("SELECT (" * 300 + "1" + ")" * 300, ""),
     "compound": ("SELECT 1" + " UNION ALL SELECT 1" * 600, "too many terms"),
@@ -158,7 +159,7 @@ def test_denied(name, sandbox, shop):
     sql, error = DENIED[name]
     start = time.monotonic()
     result = sandbox.execute(shop, sql.replace("{folder}", str(shop.parent)))
-    assert result.rows is None and error in result.error
+    assert result.rows is None and re.search(error, result.error)
     assert time.monotonic() - start < SECONDS + GRACE_SECONDS  # refused, not stopped
 
 
