@@ -39,7 +39,11 @@ from erjepa.training.model.device import (
 )
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.run.data import fitting_slots
-from erjepa.training.run.earlier_weights import require_start
+from erjepa.training.run.earlier_weights import (
+    load_adapter,
+    require_start,
+    start_key,
+)
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.memory import memory_bytes
 from erjepa.training.run.prepared import PreparedRun
@@ -261,6 +265,9 @@ def _earlier_runs(
         if cfg.init_from is not None:
             found.append(start := starts[cfg.init_from])
             require_start(cfg, start, run.model.decoder)
+            if run.trainable.has_adapters:
+                named = f"{start_key(cfg)}={cfg.init_from}"
+                load_adapter(start, named, cfg, run.model.decoder)
         if cfg.replay.weight:
             for path in cfg.replay.start_from:
                 stored = open_memory(starts[path], key := key_of(cfg, path))

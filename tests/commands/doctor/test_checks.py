@@ -5,13 +5,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torchtune.modules.peft import get_adapter_params
 
+from erjepa.checkpoints.checkpoint import ADAPTER
 from erjepa.commands.doctor import checks, main
 from erjepa.commands.memory import main as memory
 from erjepa.configs import load
+from erjepa.training.run.prepared import PreparedRun
 from tests.harness.data import write_jsonl
 from tests.harness.memories import write_run
-from tests.harness.runs import BUILDER, FULL_BUILDER, overrides_for, paired
+from tests.harness.runs import (
+    BUILDER,
+    FULL_BUILDER,
+    overrides_for,
+    paired,
+    small_config,
+)
 
 NAMES = (
     "versions device attention ranks shared-memory files model tokenizer pairs test-pairs disk step memory"
@@ -258,6 +267,17 @@ def test_a_memory_of_another_tokenizer(doctor, small, tmp_path):
     code, found = doctor(*small(replay__init_from=earlier))
     assert (code, faults(found)) == (2, ["earlier-runs"])
     assert "tokens of another tokenizer" in found["earlier-runs"][1]
+
+
+def test_an_adapter_of_another_rank(doctor, small, base, data, tmp_path):
+    cfg, start = small_config(base, data, tmp_path), tmp_path / "earlier"
+    adapter = get_adapter_params(PreparedRun(cfg, torch.device("cpu")).model.decoder)
+    start.mkdir()
+    torch.save({k: torch.zeros(p.shape) for k, p in adapter.items()}, start / ADAPTER)
+    assert faults(doctor(*small(init_from=start))[1]) == []
+    _, found = doctor(*small(init_from=start, model__lora_rank=2))
+    assert faults(found) == ["earlier-runs"]
+    assert f"init_from={start} holds another model" in found["earlier-runs"][1]
 
 
 def test_an_earlier_run_in_the_folder(doctor, small, tmp_path):
