@@ -11,7 +11,7 @@ from torch import nn
 from erjepa.configs import Config
 
 _BESIDE = 32 << 20  # approximate bytes of tokenizer and configs
-# The disk, the user's part of it, or a file.
+# What is full: the disk, the user's part of it, or a file of limited size.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ADAM = 2  # approximate optimizer states per trainable weight
 

@@ -59,7 +59,7 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
     Raises:
         FileNotFoundError: if there is no adapter, or a recorded one is gone.
         ValueError: if an adapter was trained over a base with other adapters merged in, or contains
-            one that is merged before it.
+            an adapter that is merged before it.
     """
     given = cfg.base_adapters or []
     names = given if run is None else _as_recorded(given, run)
@@ -75,8 +75,8 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
 
 
 def _require_apart(adapter: Path, before: Sequence[str]) -> None:
-    """Raise ValueError if an adapter went on from the weights of a run, or is of a run, whose
-    adapter is merged ``before`` it.
+    """Raise ValueError if an adapter is of the same run as one that is merged ``before`` it, or
+    continues one.
     """
     files = {name: config_of_run(Path(name)) for name in before}
     known = {file.resolve(): name for name, file in files.items() if file is not None}
