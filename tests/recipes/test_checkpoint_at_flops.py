@@ -59,6 +59,7 @@ def test_content(base, data, tmp_path, by_step, budgets):
         progress = checkpoint.load_progress(path)
         assert progress.pop("train_seconds") > 0
         assert progress["data"].pop("pairs").startswith("44 pairs, ")
+        assert progress.pop("base_weights").startswith("11 weights, ")
         assert progress == {
             "data": {"held_out": 0, "validation_seed": 0},
             "budget": budget,
