@@ -6,7 +6,6 @@ appears there or in the working folder of the processes.
 
 import os
 import random
-import re
 import signal
 import sqlite3
 import subprocess
@@ -85,6 +84,11 @@ def test_names_of_databases_are_quoted(sandbox, tmp_path):
 # Attacks: name, SQL with {folder} for the watched one, and a part of the error
 
 NOT_AUTHORIZED = "not authorized"
+try:
+    sqlite3.connect(":memory:").execute(f"SELECT {'(' * 5000}1{')' * 5000}")
+except sqlite3.OperationalError as error:
+    BRACKETS = str(error)  # differs between versions of SQLite
+
 DENIED = {
     "attach": ("ATTACH '{folder}/new.sqlite' AS new", NOT_AUTHORIZED),
     "detach": ("DETACH main", NOT_AUTHORIZED),
@@ -129,7 +133,7 @@ DENIED = {
     "surrogate": ("SELECT '\ud800'", ""),
     "megabyte": ("SELECT '" + "x" * 2**20 + "'", "bytes of SQL"),
     "zeroblob": ("SELECT zeroblob(2000000000)", "too big"),
-    "brackets": ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "overflow|Recursion"),
+    "brackets": ("SELECT " + "(" * 5000 + "1" + ")" * 5000, BRACKETS),
     "depth": ("SELECT 1" + " + 1" * 5000, "too large"),
     "subqueries": ("SELECT (" * 300 + "1" + ")" * 300, ""),
     "compound": ("SELECT 1" + " UNION ALL SELECT 1" * 600, "too many terms"),
@@ -159,7 +163,7 @@ def test_denied(name, sandbox, shop):
     sql, error = DENIED[name]
     start = time.monotonic()
     result = sandbox.execute(shop, sql.replace("{folder}", str(shop.parent)))
-    assert result.rows is None and re.search(error, result.error)
+    assert result.rows is None and error in result.error
     assert time.monotonic() - start < SECONDS + GRACE_SECONDS  # refused, not stopped
 
 
