@@ -41,8 +41,8 @@ from erjepa.training.model.precision import dtypes_of
 from erjepa.training.run.data import fitting_slots
 from erjepa.training.run.earlier_weights import (
     load_adapter,
+    named_start,
     require_start,
-    start_key,
 )
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.memory import memory_bytes
@@ -266,8 +266,7 @@ def _earlier_runs(
             found.append(start := starts[cfg.init_from])
             require_start(cfg, start, run.model.decoder)
             if run.trainable.has_adapters:
-                named = f"{start_key(cfg)}={cfg.init_from}"
-                load_adapter(start, named, cfg, run.model.decoder)
+                load_adapter(start, named_start(cfg), cfg, run.model.decoder)
         if cfg.replay.weight:
             for path in cfg.replay.start_from:
                 stored = open_memory(starts[path], key := key_of(cfg, path))

@@ -143,7 +143,7 @@ def require_start(cfg: Config, folder: Path, decoder: TransformerDecoder) -> Non
         ValueError: if the adapter was trained over a base with other adapters merged in, or the
             run of the checkpoint trained all weights and this one trains adapters.
     """
-    named = f"{start_key(cfg)}={cfg.init_from}"
+    named = named_start(cfg)
     if not folder.exists():
         raise FileNotFoundError(f"{start_key(cfg)}={folder} does not exist")
     if not get_adapter_params(decoder):
@@ -163,6 +163,11 @@ def require_start(cfg: Config, folder: Path, decoder: TransformerDecoder) -> Non
 def start_key(cfg: Config) -> str:
     """Return the key by which the user named the run whose weights are loaded."""
     return "init_from" if cfg.continue_from is None else "continue_from"
+
+
+def named_start(cfg: Config) -> str:
+    """Return the key and the path by which the user named the run whose weights are loaded."""
+    return f"{start_key(cfg)}={cfg.init_from}"
 
 
 def _find_adapter(name: str, key: str) -> Path:
@@ -221,7 +226,7 @@ def warn_of_other_base(adapter: Path, cfg: Config, digest: str) -> None:
     if checkpoint.progress_of(adapter).get("base_weights", digest) != digest:
         utils.log_rank_zero(
             log,
-            f"{start_key(cfg)}={cfg.init_from} was trained over other base weights than those of "
+            f"{named_start(cfg)} was trained over other base weights than those of "
             "this run, over which its adapter computes something else; set the base model of that "
             "run",
             level=logging.WARNING,

@@ -35,8 +35,8 @@ from erjepa.training.run.earlier_weights import (
     load_averages,
     load_base,
     load_trained,
+    named_start,
     require_start,
-    start_key,
     warn_of_other_base,
 )
 from erjepa.training.run.prepared import PreparedRun
@@ -234,8 +234,7 @@ def load_start(
     if cfg.init_from is not None and path is None:
         source = starts[cfg.init_from]
         require_start(cfg, source, model.decoder)
-        named = f"{start_key(cfg)}={cfg.init_from}"
-        trained, predictor = load_trained(source, named, cfg, model.decoder)
+        trained, predictor = load_trained(source, named_start(cfg), cfg, model.decoder)
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
             averaged, description = load_averages(source, cfg, model.decoder)
