@@ -58,8 +58,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     The loss is a next-token loss on the target plus a JEPA loss that aligns the embeddings of
     source and target (LLM-JEPA). A replay path stores past pairs in an episodic memory and trains
     on selected ones again. ``replay.weight=0`` is LLM-JEPA; with ``loss.jepa_weight=0`` as well,
-    it is SFT. Losses, gradients and memory do not depend on how a step is split into ranks and
-    micro-batches.
+    it is SFT. Except for rounding and dropout, losses, gradients and memory do not depend on how
+    a step is split into ranks and micro-batches.
 
     ``model`` decides which weights are trained: the adapters of a builder with LoRA, DoRA or
     QLoRA, or all weights of a builder without (full fine-tuning). Supported as in torchtune's
@@ -126,8 +126,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         path = self._folder.resumed
         start = load_start(cfg, checkpointer, model, self._pairs, starts, path)
         self._setup_training(start, checkpointer, serving)
-        # A run that is refused, or already over, leaves the config of the one before in its folder.
-        # Without with_resharding: another machine, or number of ranks, may resume by that config.
+        # Only now: a run that is refused or already over must not replace the config in its folder.
+        # It is that without with_resharding, as another machine or number of ranks may resume it.
         self._metrics_log = MetricsLog(prepared.cfg, self._progress, device)
         if not self._progress.is_over():
             out, section = Path(cfg.output_dir), cfg.as_dict()["dataset"]
@@ -191,7 +191,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     # --------------------------------------------------------------- the step
 
     def _train_step(self, step: Step) -> dict[str, Any]:
-        """Run one optimizer step: the loss of Eq. 4, then the update of the episodic memory.
+        """Run one optimizer step: the loss of Eq. 4 (ER-JEPA), then the update of the episodic memory.
 
         New and replayed pairs run one after the other: their gradients add up to that of the sum,
         and activations peak at the larger of the two passes. With ``replay.share``, replayed pairs
@@ -203,7 +203,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         replays = memory.is_on and self._pairs.has_jepa_loss(number - 1)
         has_replay_pass = replays and step.draw is None and memory.can_draw
         every = self._cfg.log_replay_gradients_every_n_steps
-        # Of every so many steps, the first one that replays.
+        # If a step that does not replay is due, the next one that does takes its place.
         is_due = every is not None and number % every < self._pairs.jepa_every
         is_probed = has_replay_pass and is_due
 

@@ -1,10 +1,9 @@
 """Check a machine and a config before a run.
 
-Takes the config and overrides of `tune run erjepa_recipe`, and loads no weights. Prints one line
-per check, from package versions and the runs to start from to the FLOPs and memory of a step: "ok"
-and the result, "warn" and what the run would warn of, or "fix" and what to change, with exit code 2.
-Memory is computed, not measured; --gpu_memory 80 computes it for GPUs of 80 GiB, which this machine
-need not have.
+Takes the config and overrides of `tune run erjepa_recipe`. Checks versions, device, files, pairs,
+earlier runs, disk space, and the FLOPs and memory of a step, and prints one line per check: "ok" and
+the result, "warn" and what the run would warn of, or "fix" and what to change, with exit code 2. No
+weights of the base model are loaded, and memory is computed, not measured.
 """
 
 import os
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         "--gpu_memory",
         type=float,
         metavar="GIB",
-        help="of GPUs that this machine lacks",
+        help="memory of each GPU, to check for GPUs that this machine does not have",
     )
     parser.add_overrides()
     args = parser.parse_intermixed_args(arguments)
