@@ -6,24 +6,24 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from heapq import nlargest
 from importlib.metadata import version
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
-from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.doctor.memory import memory_parts
 from erjepa.configs import Config, components, require_files
 from erjepa.configs.component import Components
@@ -38,13 +38,12 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.run.data import fitting_slots
 from erjepa.training.run.earlier_weights import (
     load_adapter,
     named_start,
     require_start,
 )
-from erjepa.training.run.inherited import key_of, require_alike
+from erjepa.training.run.inherited import InheritedMemories
 from erjepa.training.run.memory import memory_bytes
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.start import (
@@ -136,14 +135,14 @@ def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
             )
         if check("model", lambda: run.model, _sizes) is None:
             return True
-        earlier: list[Subset[Pair]] = []
+        earlier = None
         if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
             _, earlier = check(
                 "earlier runs",
                 lambda: _earlier_runs(run, has_tokenizer=tokenizer is not None),
                 lambda found: found[0],
-            ) or ("", [])
-        inherited = min(sum(map(len, earlier)), cfg.replay.capacity)
+            ) or ("", None)
+        inherited = 0 if earlier is None else len(earlier)
         rows = None
         if tokenizer is not None:
             rows = check("pairs", lambda: rows_of_data(run, earlier))
@@ -255,29 +254,22 @@ def _files(cfg: Config) -> Config:
 
 def _earlier_runs(
     run: PreparedRun, *, has_tokenizer: bool
-) -> tuple[str, list[Subset[Pair]]]:
-    """Return the folders of the runs to start from, and the pairs of their memories."""
+) -> tuple[str, InheritedMemories]:
+    """Return the folders of the runs to start from, and their memories."""
     resume = is_to_resume(run.cfg)
     cfg, starts = find_starts(run.cfg, resume=resume)
     found: list[str | Path] = [*(cfg.base_adapters or [])]
-    inherited = []
-    if not resume:
-        if cfg.init_from is not None:
-            found.append(start := starts[cfg.init_from])
-            require_start(cfg, start, run.model.decoder)
-            if run.trainable.has_adapters:
-                load_adapter(start, named_start(cfg), cfg, run.model.decoder)
-        if cfg.replay.weight:
-            for path in cfg.replay.start_from:
-                stored = open_memory(starts[path], key := key_of(cfg, path))
-                if has_tokenizer:
-                    require_alike(stored, cfg.replay, run.texts.fingerprint, key)
-                    skip = cfg.skip_too_long
-                    slots = fitting_slots(run, stored, skip_too_long=skip)
-                    pairs = cast(Dataset[Pair], stored.pairs)
-                    inherited.append(Subset(pairs, slots.tolist()))
-                found.append(stored.folder)
-    return ", ".join(map(str, found)) or "resumed instead", inherited
+    if cfg.init_from is not None and not resume:
+        found.append(start := starts[cfg.init_from])
+        require_start(cfg, start, run.model.decoder)
+        if run.trainable.has_adapters:
+            load_adapter(start, named_start(cfg), cfg, run.model.decoder)
+    tokenizer = run.texts.fingerprint if has_tokenizer else None
+    memories = InheritedMemories(cfg, tokenizer, starts)
+    if has_tokenizer:
+        memories.fit(run)
+    found += memories.folders
+    return ", ".join(map(str, found)) or "resumed instead", memories
 
 
 def _sizes(model: PackedDecoder) -> str:
@@ -306,19 +298,19 @@ class Rows(NamedTuple):
         return f"{self.pairs}; rows x tokens of a micro-batch: {shown}, at most {most}"
 
 
-def rows_of_data(run: PreparedRun, earlier: Sequence[Subset[Pair]] = ()) -> Rows:
+def rows_of_data(run: PreparedRun, earlier: InheritedMemories | None = None) -> Rows:
     """Return rows of the run's pairs, the longest also of pairs that it inherits."""
     cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
-    size, accumulated = cfg.batch_size, cfg.gradient_accumulation_steps
-    num_new = len(found.train)
-    pairs: ConcatDataset[Pair] = ConcatDataset([found.train, *earlier])
-    lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
-    by_length = sorted(range(len(pairs)), key=lengths.__getitem__)
-    longest = [pairs[i] for i in by_length[-size * accumulated :]]
+    accumulated = cfg.gradient_accumulation_steps
+    of_most = partial(nlargest, cfg.batch_size * accumulated, key=collator.length)
+    longest = of_most(found.train)
     said = (
-        f"{num_new:,} to train on, {len(found.held_out):,} to validate on, of at most "
-        f"{max(lengths[:num_new])} tokens (max_seq_len={cfg.max_seq_len})"
+        f"{len(found.train):,} to train on, {len(found.held_out):,} to validate on, of at most "
+        f"{collator.length(longest[0])} tokens (max_seq_len={cfg.max_seq_len})"
     )
+    if earlier is not None:
+        inherited = (Pair(0, *cut) for cut in earlier.segments())
+        longest = of_most(chain(longest, inherited))
     loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
     return Rows(said, collator.split(longest, accumulated), steps)

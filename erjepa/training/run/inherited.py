@@ -46,7 +46,7 @@ class InheritedMemories:
     taken from the first. Different pairs of the same number in such datasets get different ids.
 
     Args:
-        tokenizer: fingerprint of the run's tokenizer.
+        tokenizer: fingerprint of the run's tokenizer; ``None``: it is not known, nor compared.
         starts: the checkpoints of the memories, by the paths in ``replay.init_from``.
 
     Attributes:
@@ -59,20 +59,28 @@ class InheritedMemories:
             are of another ``replay.score``.
     """
 
-    def __init__(self, cfg: Config, tokenizer: str, starts: Mapping[str, Path]) -> None:
+    def __init__(
+        self, cfg: Config, tokenizer: str | None, starts: Mapping[str, Path]
+    ) -> None:
         settings = self._settings = cfg.replay
         self.runs = settings.start_from if starts and settings.weight else []
         self._parts: list[_Part] = []
         # Places in origins, by name and how many of that name its memory lists before it.
         places: dict[tuple[str, int], int] = {}
         for path in self.runs:
-            stored = open_on_all(starts[path], key := key_of(cfg, path))
-            require_alike(stored, settings, tokenizer, key)
+            key = "continue_from" if path == cfg.continue_from else KEY
+            stored = open_on_all(starts[path], key)
+            _require_alike(stored, settings, tokenizer, key)
             names = stored.about.origins
             keys = [(name, names[:i].count(name)) for i, name in enumerate(names)]
             own = torch.tensor([places.setdefault(key, len(places)) for key in keys])
             self._parts.append(_Part(stored, own, torch.arange(len(stored))))
         self.origins = [name for name, _ in places]
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of the memories."""
+        return [part.stored.folder for part in self._parts]
 
     @property
     def replay_settings(self) -> dict[str, dict[str, Any]]:
@@ -219,25 +227,16 @@ class InheritedMemories:
         return found
 
 
-def key_of(cfg: Config, path: str) -> str:
-    """Return the key by which the user named one of ``replay.init_from``."""
-    return "continue_from" if path == cfg.continue_from else KEY
-
-
-def require_alike(
-    stored: StoredMemory, settings: ReplaySettings, tokenizer: str, key: str
+def _require_alike(
+    stored: StoredMemory, settings: ReplaySettings, tokenizer: str | None, key: str
 ) -> None:
-    """Check that a run can start with a memory.
-
-    Args:
-        key: that names it, see :func:`key_of`.
-        tokenizer: fingerprint of the run's tokenizer.
+    """Check that a run can start with a memory, which the user named by ``key``.
 
     Raises:
         ValueError: if the memory is of another tokenizer, or its scores are to be kept but are of
             another ``replay.score``.
     """
-    if stored.about.tokenizer != tokenizer:
+    if tokenizer not in (None, stored.about.tokenizer):
         raise ValueError(
             f"{key}: the memory in {stored.folder} holds tokens of another tokenizer, "
             "or of another chat template; start from a run of the same model family, with its "
