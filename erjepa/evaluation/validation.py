@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from torchtune.modules import TransformerDecoder
 
-from erjepa.datasets import origin_labels
 from erjepa.evaluation.answers import batches_of_examples, generate_answers
 from erjepa.evaluation.examples import scoring_task
 from erjepa.objective.decoder import PackedDecoder
@@ -16,7 +15,7 @@ from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.model.distributed import gather_objects, on_rank_zero
 from erjepa.training.model.sharding import gathered
-from erjepa.training.run.origins import losses_by_origin
+from erjepa.training.run.origins import Origins
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.step.passes import Passes
 
@@ -37,7 +36,7 @@ class HeldOutLoss:
             self._batches += run.collators.new.split(pairs, num_batches)
         self._totals = passes.totals(self._batches)
         self._passes = passes
-        self._dataset, self._loss_fn = run.dataset, run.loss_fn
+        self._origins, self._loss_fn = Origins(run.dataset), run.loss_fn
 
     def __call__(self) -> dict[str, float]:
         """Compute the losses of the model on all held-out pairs.
@@ -48,20 +47,14 @@ class HeldOutLoss:
             list of datasets the first two for each, as ``val_lm_loss_NAME``. Equal on all ranks.
         """
         result = self._passes.measure(self._batches, self._totals)
-        lm, labels, jepa = (
-            values.double() for values in (result.lm, result.labels, result.jepa)
-        )
-        metrics = {"lm_loss": lm.sum() / labels.sum()}
+        doubled = {k: getattr(result, k).double() for k in ("lm", "labels", "jepa")}
+        result = result._replace(**doubled)
+        metrics = {"lm_loss": result.token_loss}
         loss = self._loss_fn.lm_weight * metrics["lm_loss"]
-        if len(jepa):
-            metrics["jepa_loss"] = jepa.mean()
+        if len(result.jepa):
+            metrics["jepa_loss"] = result.jepa.mean()
             loss = loss + self._loss_fn.jepa_weight * metrics["jepa_loss"]
-        if len((dataset := self._dataset).names) > 1:
-            parts = [dataset.origin(i) for i in result.example_ids.tolist()]
-            metrics |= losses_by_origin(
-                lm, labels, jepa, torch.tensor(parts), origin_labels(dataset.names)
-            )
-        metrics = {"loss": loss, **metrics}
+        metrics = {"loss": loss, **metrics, **self._origins.losses(result)}
         return {f"val_{name}": value.item() for name, value in metrics.items()}
 
 

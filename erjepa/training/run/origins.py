@@ -1,6 +1,5 @@
 """The datasets that the examples of a run come from, and metrics of each."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -46,10 +45,7 @@ class Origins:
         Inherited datasets come first in the labels, so that later runs, which inherit these and
         more, give each the same label.
         """
-        metrics: dict[str, Tensor | int] = {}
-        if len(self.names) > 1:
-            parts, names = self._of(new.example_ids), _labels((*self.names,))
-            metrics |= losses_by_origin(new.lm, new.labels, new.jepa, parts, names)
+        metrics: dict[str, Tensor | int] = {**self.losses(new)}
         labels = _labels((*self.inherited, *self.names))
         if replayed is not None and len(labels) > 1:
             counts = dict.fromkeys(labels, 0)
@@ -58,24 +54,18 @@ class Origins:
             metrics |= {f"replayed_{label}": count for label, count in counts.items()}
         return metrics
 
-
-def losses_by_origin(
-    lm: Tensor, labels: Tensor, jepa: Tensor, parts: Tensor, names: Sequence[str]
-) -> dict[str, Tensor]:
-    """Return the losses of each dataset that occurs among B pairs: ``lm_loss_NAME``, nats per
-    label, and with views ``jepa_loss_NAME``, the mean distance.
-
-    Args:
-        lm: cross-entropy summed over each pair's labels, [B].
-        labels: number of labels of each pair, [B].
-        jepa: distance of each pair, [B], or [0] without views.
-        parts: index of each pair's dataset, int64 [B].
-    """
-    metrics = {}
-    parts = parts.to(lm.device)
-    for part in parts.unique().tolist():
-        is_part = parts == part
-        metrics[f"lm_loss_{names[part]}"] = lm[is_part].sum() / labels[is_part].sum()
-        if len(jepa):
-            metrics[f"jepa_loss_{names[part]}"] = jepa[is_part].mean()
-    return metrics
+    def losses(self, result: PassResult) -> dict[str, Tensor]:
+        """Return the losses of each of the run's datasets that occurs in a pass, if the run has
+        several: ``lm_loss_NAME``, nats per label, and with views ``jepa_loss_NAME``, the mean
+        distance.
+        """
+        if len(self.names) == 1:
+            return {}
+        metrics, names = {}, _labels((*self.names,))
+        parts = self._of(result.example_ids)
+        for part in parts.unique().tolist():
+            own, name = parts == part, names[part]
+            metrics[f"lm_loss_{name}"] = result.lm[own].sum() / result.labels[own].sum()
+            if len(result.jepa):
+                metrics[f"jepa_loss_{name}"] = result.jepa[own].mean()
+        return metrics

@@ -135,7 +135,7 @@ def test_a_first_look_counts(num_batches):
 
 
 class Dataset(list):
-    names = ["a"]
+    names, starts = ["a"], [0]
 
 
 @pytest.mark.parametrize("packed", [512, 3])
