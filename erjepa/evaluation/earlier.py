@@ -18,7 +18,7 @@ from erjepa.checkpoints.fingerprint import digests_of_files
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
-from erjepa.evaluation.examples import SCORED, Examples, texts
+from erjepa.evaluation.examples import SCORED, Examples
 from erjepa.evaluation.predictions import SETTINGS
 from erjepa.evaluation.run import find_run
 from erjepa.tasks.score import read_predictions
@@ -261,8 +261,7 @@ def answers_before(
     """Return the nearest earlier run's answers to the unchanged examples, and those of the nearest
     that was scored on the dataset when it had other pairs.
     """
-    section, pairs = examples.section, examples.dataset
-    current = dict(zip(examples.ids, texts(pairs, examples.ids), strict=True))
+    section, current = examples.section, examples.texts
     to_current, to_others = list[Before](), list[Before]()
     for run in runs:
         if (scores := run.scores_on(section)) is None:

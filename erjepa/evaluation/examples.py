@@ -14,7 +14,7 @@ from erjepa.checkpoints.model_card import datasets_of
 from erjepa.configs import Config
 from erjepa.datasets import PairedDataset, build_dataset, hold_out, origin_labels
 from erjepa.tasks.score import load_task
-from erjepa.tasks.summary import Seen, Texts, seen_in
+from erjepa.tasks.summary import Texts
 from erjepa.tasks.task import Task
 
 # Value of `eval_split` -> key of the scored dataset.
@@ -47,11 +47,10 @@ class Examples:
         fields = json.dumps([*scoring_fields(self.dataset, self.ids)], sort_keys=True)
         return f"{pairs} {hashlib.sha256(fields.encode()).hexdigest()[:12]}"
 
-    def seen(self, train: Iterable[Texts]) -> Seen:
-        """Return which examples occur in the training pairs."""
-        return seen_in(
-            train, dict(zip(self.ids, texts(self.dataset, self.ids), strict=True))
-        )
+    @cached_property
+    def texts(self) -> dict[int, Texts]:
+        """The texts of source and target, by example id."""
+        return dict(zip(self.ids, texts(self.dataset, self.ids), strict=True))
 
 
 def scoring_fields(

@@ -27,7 +27,7 @@ from erjepa.evaluation.earlier import (
 from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
 from erjepa.evaluation.predictions import require_own_base, require_own_scores
 from erjepa.packing import layout_of
-from erjepa.tasks.summary import Seen, Texts
+from erjepa.tasks.summary import Seen, Texts, seen_in
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 from erjepa.utils.escape import counted, one_line
 
@@ -290,7 +290,7 @@ class JobFinder:
                 return None
             trained = partial(list, train.texts)
         if (name := id(examples)) not in self._seen_in:  # alike for all checkpoints
-            self._seen_in[name] = examples.seen(trained())
+            self._seen_in[name] = seen_in(trained(), examples.texts)
         return self._seen_in[name]
 
     def _read(self, keys: Mapping[str, Any]) -> Examples:

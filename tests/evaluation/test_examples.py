@@ -7,6 +7,7 @@ import pytest
 from erjepa.configs import load
 from erjepa.evaluation import jobs
 from erjepa.evaluation.examples import read_examples, scoring_task
+from erjepa.tasks.summary import seen_in
 from tests.harness.data import write_jsonl
 
 
@@ -27,7 +28,7 @@ def cfg(tmp_path):
 def test_the_metric_that_is_the_accuracy(cfg, tokenizer):
     examples = read_examples(cfg(), tokenizer)
     assert examples.task.primary == "llm_jepa"  # of the paper
-    assert examples.seen([("who ", "Paul"), ("a", "9")]) == ({1}, {0, 1})
+    assert seen_in([("who ", "Paul"), ("a", "9")], examples.texts) == ({1}, {0, 1})
     examples = read_examples(cfg("primary=null"), tokenizer)
     assert examples.task.primary == "exact_match"
     with pytest.raises(
