@@ -12,10 +12,9 @@ from torchtune import training, utils
 
 from erjepa.configs import Component, Config
 from erjepa.objective import Backend, PackedDecoder
-from erjepa.packing import Attention
+from erjepa.packing import BLOCK, Attention
 from erjepa.training.model.adapter_layers import quicken_dropout
 from erjepa.training.model.adapters import initial_adapter_state
-from erjepa.training.model.device import require_whole_blocks
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import load_weights, shard, trained_by_name
 from erjepa.training.model.trainable import TrainableWeights
@@ -59,8 +58,11 @@ def attention_for(decoder: nn.Module, cfg: Config, attention: Attention) -> Atte
     is_packable = not isinstance(decoder, Backend) or decoder.reads_packed_rows
     if not is_packable and cfg.attention == "auto":
         return "causal"
-    if attention == "flex":
-        require_whole_blocks(cfg.row_length)
+    if attention == "flex" and (cfg.row_length is None or cfg.row_length % BLOCK):
+        raise ValueError(
+            f"row_length={cfg.row_length}: FlexAttention needs a multiple of {BLOCK}, its "
+            "block. Or set attention=dense"
+        )
     return attention
 
 

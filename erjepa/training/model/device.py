@@ -13,7 +13,7 @@ import torch
 from torchtune import utils
 
 from erjepa.configs import Config
-from erjepa.packing import BLOCK, Attention
+from erjepa.packing import Attention
 
 _ON_A_CPU = "device=cpu dtype=fp32 row_length=null"
 _CPU_INFO = Path("/proc/cpuinfo")  # of Linux
@@ -102,15 +102,6 @@ def attention_of(cfg: Config, device: torch.device) -> Attention:
             utils.log_rank_zero(log, f"attention=auto takes a dense mask: {obstacle}.")
         return "dense"
     return "flex"
-
-
-def require_whole_blocks(row_length: int | None) -> None:
-    """Raise a ValueError unless ``row_length`` is a multiple of FlexAttention's block."""
-    if row_length is None or row_length % BLOCK:
-        raise ValueError(
-            f"row_length={row_length}: FlexAttention needs a multiple of {BLOCK}, its "
-            "block. Or set attention=dense"
-        )
 
 
 def flex_obstacle(device: torch.device) -> str | None:
