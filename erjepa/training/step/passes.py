@@ -238,7 +238,8 @@ class Passes:
         result = self.measure(batches, totals)
         if not (self._loss_fn.needs_whole_batch and totals.views):
             return result.loss
-        whole, _ = self._whole(result.predicted, result.target, totals)
+        predicted, target = result.predicted, result.target
+        whole, _ = self._loss_fn.whole(predicted, target, totals.seed)
         return result.loss + whole
 
     def _forward(
@@ -310,15 +311,10 @@ class Passes:
 
         def term(views: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             _, predicted, target = unstack_views(views)
-            return self._whole(predicted, target, totals)
+            return self._loss_fn.whole(predicted, target, totals.seed)
 
         parts = [part.detach() for part in views]
         return WholePassTerm.of(term, _in_batch_order(parts, orders, totals.pairs))
-
-    def _whole(
-        self, predicted: Tensor, target: Tensor, totals: StepTotals
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        return self._loss_fn.whole(predicted, target, totals.seed)
 
 
 def flops_of(
