@@ -291,11 +291,8 @@ class RunMemory:
             scores, rescores = torch.cat(parts).cpu(), False
         self._places = earlier.load_into(replay, self._run.cfg.drawn_seed, scores)
         self.origins.inherited = earlier.origins if len(earlier) else []
-        are_kept = self.settings.init_addresses == "kept"
-        if rescores or not are_kept:
-            recompute(
-                replay, self._run, passes, scores=rescores, addresses=not are_kept
-            )
+        addresses = self.settings.init_addresses == "recomputed"
+        recompute(replay, self._run, passes, scores=rescores, addresses=addresses)
 
     # -------------------------------------------------------------------- to a file
 
