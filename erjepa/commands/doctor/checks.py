@@ -302,15 +302,15 @@ def rows_of_data(run: PreparedRun, earlier: InheritedMemories | None = None) -> 
     """Return rows of the run's pairs, the longest also of pairs that it inherits."""
     cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
     accumulated = cfg.gradient_accumulation_steps
-    of_most = partial(nlargest, cfg.batch_size * accumulated, key=collator.length)
-    longest = of_most(found.train)
+    longest_of = partial(nlargest, cfg.batch_size * accumulated, key=collator.length)
+    longest = longest_of(found.train)
     said = (
         f"{len(found.train):,} to train on, {len(found.held_out):,} to validate on, of at most "
         f"{collator.length(longest[0])} tokens (max_seq_len={cfg.max_seq_len})"
     )
     if earlier is not None:
         inherited = (Pair(0, *cut) for cut in earlier.segments())
-        longest = of_most(chain(longest, inherited))
+        longest = longest_of(chain(longest, inherited))
     loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
     return Rows(said, collator.split(longest, accumulated), steps)
