@@ -38,6 +38,7 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
+from erjepa.training.model.sharding import require_shardable
 from erjepa.training.run.earlier_weights import (
     load_adapter,
     named_start,
@@ -394,6 +395,7 @@ def _step(run: PreparedRun, rows: Rows, ranks: int) -> str:
 
 
 def _memory(run: PreparedRun, rows: Rows, device: Device, inherited: int) -> str:
+    require_shardable(run.cfg, run.model, run.device)
     memory = sys.maxsize if device.memory is None else device.memory
     parts = memory_parts(run, rows.largest, memory, inherited)
     total = sum(parts.values())

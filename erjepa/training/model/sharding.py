@@ -65,11 +65,8 @@ def modules_to_shard(cfg: Config, model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
-    """Shard :func:`modules_to_shard` of a model on the meta device if :func:`is_sharded`.
-
-    Parameters are gathered in ``dtype``, in which the model computes; gradients are accumulated and
-    reduced in the dtype of the trainable parameters.
+def require_shardable(cfg: Config, model: nn.Module, device: torch.device) -> None:
+    """Check that a model, if it :func:`is_sharded`, can be.
 
     Raises:
         ValueError: if ``fsdp_cpu_offload`` is set on the CPU, or for a quantized model on one rank;
@@ -81,7 +78,6 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
         raise ValueError(
             "fsdp_cpu_offload=True: the run is on the CPU, where all shards are; set it to False"
         )
-    dtype, _ = dtypes_of(cfg)
     ranks = dist.get_world_size()
     quantized = {n: p for n, p in model.named_parameters() if isinstance(p, NF4Tensor)}
     # On one rank FSDP2 copies the first of the three tensors of an NF4 weight (pytorch#197999).
@@ -98,6 +94,21 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
                 f"cannot be divided evenly among {ranks} ranks; start a number that divides both, "
                 "or set it to False"
             )
+
+
+def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
+    """Shard :func:`modules_to_shard` of a model on the meta device if :func:`is_sharded`.
+
+    Parameters are gathered in ``dtype``, in which the model computes; gradients are accumulated and
+    reduced in the dtype of the trainable parameters.
+
+    Raises:
+        ValueError: as :func:`require_shardable`.
+    """
+    require_shardable(cfg, model, device)
+    if not is_sharded(cfg, model):
+        return
+    dtype, _ = dtypes_of(cfg)
     precision = MixedPrecisionPolicy()
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
     if trained != {dtype}:

@@ -58,8 +58,8 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
 
     Raises:
         FileNotFoundError: if there is no adapter, or a recorded one is gone.
-        ValueError: if an adapter was trained over a base with other adapters merged in, or contains
-            an adapter that is merged before it.
+        ValueError: if an adapter was trained over a base with other adapters merged in, or two
+            contain what one run has trained.
     """
     given = cfg.base_adapters or []
     names = given if run is None else _as_recorded(given, run)
@@ -67,31 +67,43 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
     for i in reversed(range(len(given))):
         path = _find_adapter(names[i], "base_adapters")
         require_trained_over(path, given[:i], to_merge=given[i])
-        if run is None:
-            _require_apart(path, given[:i])
         names = _as_recorded(names, path)
         found.insert(0, str(path.absolute()))
+    if run is None:
+        _require_apart(given, found)
     return found or None
 
 
-def _require_apart(adapter: Path, before: Sequence[str]) -> None:
-    """Raise ValueError if an adapter is of the same run as one that is merged ``before`` it, or
-    continues one.
+def _require_apart(given: Sequence[str], found: Sequence[str]) -> None:
+    """Raise ValueError if two of the adapters contain what one run has trained.
+
+    Args:
+        given: their names in the config.
+        found: their paths.
     """
-    files = {name: config_of_run(Path(name)) for name in before}
-    known = {file.resolve(): name for name, file in files.items() if file is not None}
-    start, seen = adapter, set[Path]()
-    while (file := config_of_run(start)) is not None and file not in seen:
-        if (name := known.get(file.resolve())) is not None:
-            raise ValueError(
-                f"base_adapters: {adapter} contains the adapter of {name}, which would be merged "
-                f"twice; leave {name} out"
-            )
-        seen.add(file)
+    names = dict[Path, str]()  # of the adapter that contains a run's
+    for name, path in zip(given, found, strict=True):
+        for run in (runs := _trained_by(Path(path))):
+            if run in names:
+                raise ValueError(
+                    f"base_adapters: {names[run]} and {name} both contain the adapter of {run}, "
+                    "which would be merged twice; leave one of them out"
+                )
+        names |= dict.fromkeys(runs, name)
+
+
+def _trained_by(adapter: Path) -> list[Path]:
+    """Return the folders of the runs that trained an adapter one after the other, the last first;
+    an adapter without a run counts as one.
+    """
+    start, runs = adapter, list[Path]()
+    while (file := config_of_run(start)) and (run := file.parent.resolve()) not in runs:
+        runs.append(run)
         config = config_of(start)
         if not (source := config.get("continue_from") or config.get("init_from")):
-            break
+            return runs
         start = moved_along(source, config.get("output_dir", ""), file.parent)
+    return runs if file else [*runs, start.resolve()]
 
 
 def _as_recorded(given: Sequence[str], adapter: Path) -> list[str]:

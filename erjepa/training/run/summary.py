@@ -107,6 +107,11 @@ def _warnings(cfg: Config, progress: RunProgress) -> Iterator[str]:
         yield (
             f"loss.distance={distance} has no effect, as loss.jepa_weight=0; set the weight above 0"
         )
+    if cfg.orthogonal_weight and cfg.init_from and not cfg.base_adapters:
+        yield (
+            f"orthogonal_weight={cfg.orthogonal_weight} has no effect, as the earlier adapter is "
+            "trained further; name its run in base_adapters instead"
+        )
 
 
 def _count(number: int) -> str:

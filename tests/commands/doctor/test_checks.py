@@ -171,6 +171,7 @@ def no_gpu_memory(monkeypatch):
         ),
         ({}, too_little_disk, "disk", "a checkpoint takes about"),
         ({}, no_gpu_memory, "memory", "a step takes"),
+        ({"fsdp_cpu_offload": True}, None, "memory", "the run is on the CPU"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

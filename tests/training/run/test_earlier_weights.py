@@ -151,8 +151,10 @@ def test_adapters_are_merged_as_the_later_ones_were_trained(tmp_path):
 
 
 def test_no_adapter_is_merged_twice(tmp_path):
-    january, february, march = (tmp_path / m for m in ("january", "february", "march"))
-    for run, start in ((january, march), (february, january), (march, february)):
+    months = "january", "february", "march", "april"
+    january, february, march, april = (tmp_path / month for month in months)
+    starts = {january: march, february: january, march: february, april: january}
+    for run, start in starts.items():
         for epoch in range(2):
             adapter(run / f"epoch_{epoch}")
         key = "init_from" if run == march else "continue_from"
@@ -163,14 +165,19 @@ def test_no_adapter_is_merged_twice(tmp_path):
         names = ",".join(map(str, runs))
         return found_adapters(load("tiny_synth", [f"base_adapters=[{names}]"]), resumed)
 
-    for twice in (
-        (january, march),  # by way of february
-        (january / "epoch_0", february),
-        (january / "epoch_0", january / "epoch_1"),
-        (january, january),
+    alone = adapter(tmp_path / "alone")
+    for *twice, run in (
+        (january, march, january),  # by way of february
+        (march, january, january),
+        (february, april, january),
+        (january / "epoch_0", february, january),
+        (january / "epoch_0", january / "epoch_1", january),
+        (january, january, january),
+        (alone, alone, alone),
     ):
-        name = re.escape(str(twice[0]))
-        with pytest.raises(ValueError, match=f"the adapter of {name}, which would be"):
+        names = " and ".join(map(str, twice))
+        message = f"{names} both contain the adapter of {run}, which would be merged"
+        with pytest.raises(ValueError, match=re.escape(message)):
             found(*twice)
         assert len(found(*twice, resumed=tmp_path)) == 2  # as it was trained
     assert found(march) == [str(march / "epoch_1")]

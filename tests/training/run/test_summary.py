@@ -136,6 +136,17 @@ def test_a_distance_without_effect_is_a_warning(said, caplog, overrides, has_non
     assert "no effect" not in caplog.text
 
 
+def test_a_penalty_without_merged_adapters_is_a_warning(said, caplog):
+    for overrides, has_none in (
+        (["continue_from=a"], True),
+        (["base_adapters=[a]"], False),
+        ([], False),  # the first run of a chain
+    ):
+        caplog.clear()
+        said("tiny_continual", "orthogonal_weight=0.5", *overrides)
+        assert ("orthogonal_weight=0.5 has no effect" in caplog.text) == has_none
+
+
 def test_a_run_that_has_ended_says_so(said, caplog):
     for limit, has_ended in ((20, True), (21, False)):
         caplog.clear()
