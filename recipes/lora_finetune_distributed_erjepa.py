@@ -191,7 +191,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     # --------------------------------------------------------------- the step
 
     def _train_step(self, step: Step) -> dict[str, Any]:
-        """Run one optimizer step: the loss of Eq. 4 (ER-JEPA), then the update of the episodic memory.
+        """Run one optimizer step: the loss (Eq. 4 of ER-JEPA), then the update of the memory.
 
         New and replayed pairs run one after the other: their gradients add up to that of the sum,
         and activations peak at the larger of the two passes. With ``replay.share``, replayed pairs

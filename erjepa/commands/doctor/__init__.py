@@ -1,9 +1,9 @@
 """Check a machine and a config before a run.
 
 Takes the config and overrides of `tune run erjepa_recipe`. Checks versions, device, files, pairs,
-earlier runs, disk space, and the FLOPs and memory of a step, and prints one line per check: "ok" and
-the result, "warn" and what the run would warn of, or "fix" and what to change, with exit code 2. No
-weights of the base model are loaded, and memory is computed, not measured.
+earlier runs, disk space, and the FLOPs and memory of a step, and prints one line per check: "ok"
+and the result, "warn" and what the run would warn of, or "fix" and what to change, with exit code
+2. No weights of the base model are loaded, and memory is computed, not measured.
 """
 
 import os
