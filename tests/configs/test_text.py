@@ -37,9 +37,14 @@ def test_comments_are_inherited():
 
 
 def test_what_a_tag_says_goes_with_its_value():
-    text = as_yaml("tiny_synth", ["replay.capacity=30", "clip_grad_norm=3.0"])
-    assert line(text, "lora_rank") == "  lora_rank: 64"
-    assert line(text, "lora_alpha") == "  lora_alpha: 128"
+    overrides = "replay.capacity=30", "clip_grad_norm=3.0", "optimizer.weight_decay=0.1"
+    text = as_yaml("tiny_synth", [*overrides])
+    assert line(text, "lora_rank") == "  lora_rank: 64  # rank of the adapters"
+    assert (
+        line(text, "lora_alpha")
+        == "  lora_alpha: 128  # adapters are scaled by lora_alpha / lora_rank"
+    )
+    assert line(text, "weight_decay") == "  weight_decay: 0.1"
     assert (
         line(text, "capacity")
         == "  capacity: 30  # slots (M); when full, one is evicted"
