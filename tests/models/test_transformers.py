@@ -405,6 +405,13 @@ def test_a_state_is_noticed_in_long_texts_in_bfloat16(family):
         require_packable(model, pairs, torch.device("cpu"), "NAME")
 
 
+def test_a_state_is_noticed_that_reaches_one_token():
+    extra = {"layer_types": ["full_attention"] * 2 + ["conv"], "conv_L_cache": 2}
+    model, pairs = perturbed("lfm2", **extra)
+    with pytest.raises(ValueError, match="differ by"):
+        require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
 @pytest.mark.parametrize(("every", "is_refused"), [(20, False), (2, True)])
 def test_rounding_may_carry_single_tokens_far(monkeypatch, every, is_refused):
     """As in fine-tuned models in bfloat16, whose kernels for a mask round in another way."""

@@ -16,7 +16,7 @@ from erjepa.objective import PackedDecoder
 from erjepa.packing import BLOCK, PairCollator, prefix_tree
 
 _LENGTH = 640  # most tokens of a text; longer than many attention windows
-_NEAR = 4  # tokens of a text behind another one that are also compared by themselves
+_NEAR = 2  # tokens of a text behind another one that are also compared by themselves
 # Largest relative difference of hidden states that is due to rounding.
 _ROUNDING = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
 
@@ -99,7 +99,7 @@ def _difference(one: Tensor, other: Tensor) -> float:
     """
     one, other = one.float(), other.float()
     each = (one - other).norm(dim=1) / other.norm(dim=1)
-    return float(each.sort().values[3 * (len(each) - 1) // 4])
+    return float(each.sort().values[-(-3 * len(each) // 4) - 1])
 
 
 def _hidden(
