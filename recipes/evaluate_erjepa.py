@@ -62,12 +62,11 @@ class EvaluationRecipeERJEPA:
 
     def __init__(self, cfg: Config) -> None:
         self._cfg = cfg
-        self._device = device_of(cfg)
         self._world_size, self._rank = utils.get_world_size_and_rank()
 
     def setup(self) -> None:
         """Load the tokenizer and the examples, and build the model without its weights."""
-        cfg, device = self._cfg, self._device
+        cfg, device = self._cfg, device_of(self._cfg)
         reads_targets = cfg.alignment or cfg.target_loss
         attention = attention_of(cfg, device) if reads_targets else None
         cfg = self._cfg = erjepa.configs.require_files(cfg)
@@ -77,7 +76,6 @@ class EvaluationRecipeERJEPA:
         self._jobs = JobFinder(cfg, tokenizer).find(weights)
         self._model = empty_model(cfg, device)
         self._loaded: tuple[Path | None] | None = None  # path of the loaded weights
-        self._has_adapters = bool(get_adapter_params(self._model))
         self._reader = collator = None
         if attention is not None:
             self._reader = PairReader(cfg, self._model, tokenizer, attention)
@@ -183,7 +181,7 @@ class EvaluationRecipeERJEPA:
         """Return the scored predictions and their summary."""
         path, examples, before = job.path, job.examples, job.before
         scored, summary = score_predictions(examples.task, predictions)
-        trained = "adapter" if self._has_adapters else "full"
+        trained = "adapter" if get_adapter_params(self._model) else "full"
         weights = "base" if path is None else "merged" if self._cfg.merged else trained
         if path is not None and path.name == checkpoint.EMA:
             weights = f"averaged {weights}"

@@ -69,7 +69,7 @@ class PairReader:
         attention = attention_for(decoder, cfg, attention)
         self._model = PackedDecoder(decoder, attention=attention)
         vocab_size = self._model.vocab_size
-        self._collator = PairCollator(
+        collator = PairCollator(
             **layout_of(cfg),
             predictor_ids=predictor_token_ids(
                 tokenizer, cfg.num_predictor_tokens, vocab_size, cfg.predictor_tokens
@@ -78,6 +78,8 @@ class PairReader:
             row_length=cfg.row_length,
             attention=attention,
         )
+        # Takes the most tokens that are read of a pair.
+        self.collator = collator if cfg.alignment else collator.without_views()
 
     def set_predictor(self, rows: Tensor | None) -> None:
         """Set the trained embeddings of the k predictor tokens, [k, H]; ``None``: those of the
@@ -88,15 +90,9 @@ class PairReader:
             rows = nn.Parameter(rows.to(table), requires_grad=False)
         self._model.predictor = rows
 
-    @property
-    def collator(self) -> PairCollator:
-        """The collator that takes the most tokens for a pair."""
-        collator = self._collator
-        return collator if self._cfg.alignment else collator.without_views()
-
     def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, float]]:
         """Return the cosines, loss and number of tokens of each pair that the config asks for."""
-        model, collator = self._model, self._collator
+        model, collator = self._model, self.collator
         read: list[dict[str, float]] = [{} for _ in pairs]
         if self._cfg.alignment:
             read = pair_cosines(model, collator, pairs)

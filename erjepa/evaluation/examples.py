@@ -65,8 +65,8 @@ def scoring_fields(
         yield {**dataset.scoring_fields(i), **origin}
 
 
-def texts(dataset: PairedDataset, ids: Iterable[int]) -> list[Texts]:
-    return [(dataset.source_text(i), dataset.target_text(i)) for i in ids]
+def texts(dataset: PairedDataset, ids: Iterable[int]) -> Iterator[Texts]:
+    return ((dataset.source_text(i), dataset.target_text(i)) for i in ids)
 
 
 def calls(section: Any) -> str:

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence, Set
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,7 +187,7 @@ class JobFinder:
         """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
         starts, runs = ([], []) if path is None else self._runs_before(path)
         earlier = earlier_datasets(runs)
-        weights = None if path is None else on_rank_zero(partial(Weights.at, path))
+        weights = None if path is None else on_rank_zero(Weights.at, path)
         key = SCORED[self._cfg.eval_split]
         own, others = self._cfg.as_dict()[key], [keys[key] for keys in earlier]
         jobs = list[Job]()
@@ -200,8 +200,7 @@ class JobFinder:
                 of_section = [run.checkpoint for run in runs if run.pairs == section]
                 for trained in of_section if keys else [path]:
                     self._require_held_out(trained, examples)
-                find = partial(answers_before, runs, examples)
-                before, of_others = on_rank_zero(find)
+                before, of_others = on_rank_zero(answers_before, runs, examples)
             except (InstantiationError, OSError, ValueError) as error:
                 if not keys:
                     raise
@@ -226,8 +225,7 @@ class JobFinder:
                     f"{before.checkpoint} up to {then}, so their accuracies do not compare; set "
                     f"max_new_tokens={then}"
                 )
-            find_seen = partial(self._seen, path, examples)
-            seen = None if starts else on_rank_zero(find_seen)
+            seen = None if starts else on_rank_zero(self._seen, path, examples)
             jobs.append(Job(path, examples, seen, before, weights))
         return jobs
 
@@ -236,10 +234,10 @@ class JobFinder:
         are to be scored.
         """
         runs = list[EarlierRun]()
-        starts = on_rank_zero(partial(starts_of, path, self._cfg))
+        starts = on_rank_zero(starts_of, path, self._cfg)
         if self._cfg.eval_earlier:
-            find = partial(earlier_runs, path, starts, self._cfg, self._warn_or_raise)
-            runs = on_rank_zero(find)
+            given = path, starts, self._cfg, self._warn_or_raise
+            runs = on_rank_zero(earlier_runs, *given)
         for run in runs:
             if not any(run.datasets()):
                 self._warn_or_raise(
@@ -277,7 +275,7 @@ class JobFinder:
     def _seen(self, path: Path | None, examples: Examples) -> Seen | None:
         """Return which examples occur in the training pairs, if these are known; on rank 0."""
         if examples.trained is not None:  # _require_held_out has compared them
-            trained = partial(texts, examples.dataset, examples.trained)
+            trained = texts(examples.dataset, examples.trained)
         else:
             if (train := self._train) is None:
                 return None
@@ -288,9 +286,9 @@ class JobFinder:
                     "occur in training are not counted."
                 )
                 return None
-            trained = partial(list, train.texts)
+            trained = iter(train.texts)
         if (name := id(examples)) not in self._seen_in:  # alike for all checkpoints
-            self._seen_in[name] = seen_in(trained(), examples.texts)
+            self._seen_in[name] = seen_in(trained, examples.texts)
         return self._seen_in[name]
 
     def _read(self, keys: Mapping[str, Any]) -> Examples:
@@ -302,10 +300,10 @@ class JobFinder:
         if keys:
             cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
         examples = self._examples[cached] = on_each_rank(
-            partial(read_examples, cfg, self._tokenizer)
+            read_examples, cfg, self._tokenizer
         )
         if not keys and cfg.eval_split == "test":
-            on_rank_zero(partial(self._warn_of_other_wordings, examples.dataset))
+            on_rank_zero(self._warn_of_other_wordings, examples.dataset)
         return examples
 
     @cached_property
@@ -324,7 +322,7 @@ class JobFinder:
             log.info(f"{reason}. Test pairs that occur in training are not counted.")
             return None
         data = data_of(self._cfg, train.pairs)
-        return _TrainingPairs(texts(train, ids), train.wordings(), data)
+        return _TrainingPairs([*texts(train, ids)], train.wordings(), data)
 
     def _warn_of_other_wordings(self, dataset: PairedDataset) -> None:
         """Warn if texts are put into other prompts than in training, as with other options."""

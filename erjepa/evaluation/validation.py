@@ -97,13 +97,7 @@ class Validation:
                 max_new_tokens=run.cfg.max_new_tokens,
             )
         predictions = [p for answers in gather_objects(answered) for p in answers]
-
-        def score() -> dict[str, float]:
-            _, summary = score_predictions(task, predictions)
-            by_origin = {
-                f"val_accuracy_{part.origin}": part.share
-                for part in summary.by_origin or []
-            }
-            return {"val_accuracy": summary.accuracy, **by_origin}
-
-        return on_rank_zero(score)
+        summary = on_rank_zero(lambda: score_predictions(task, predictions)[1])
+        origins = summary.by_origin or []
+        by_origin = {f"val_accuracy_{part.origin}": part.share for part in origins}
+        return {"val_accuracy": summary.accuracy, **by_origin}

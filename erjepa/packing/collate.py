@@ -101,7 +101,7 @@ class PairCollator:
         """
         forest = self._grow(pairs, step)
         if self.attention == "causal":
-            return self._split_texts(pairs, forest, num_batches)
+            return self._split_texts(forest, num_batches)
         order = sorted(range(len(pairs)), key=lambda i: forest.nodes[i][0][-1])
         sharing = share([forest.nodes[index] for index in order])
         sizes = sharing.sizes()
@@ -122,7 +122,6 @@ class PairCollator:
                 batch.extend([range(0)] * (round_up(len(batch)) - len(batch)))
         return [
             self._fill(
-                pairs,
                 forest,
                 [_Row(sharing.nodes(r), order[r.start : r.stop]) for r in batch],
                 row_length,
@@ -130,14 +129,12 @@ class PairCollator:
             for batch in batches
         ]
 
-    def _split_texts(
-        self, pairs: Sequence[Pair], forest: "_Forest", num_batches: int
-    ) -> list[PackedBatch]:
+    def _split_texts(self, forest: "_Forest", num_batches: int) -> list[PackedBatch]:
         """Give each path a row, and each micro-batch pairs of similar lengths."""
         lengths = [max(map(len, paths)) for paths in forest.nodes]
-        for pair, length in zip(pairs, lengths, strict=True):
+        for pair, length in zip(forest.pairs, lengths, strict=True):
             self._require_fit(pair, length)
-        order = sorted(range(len(pairs)), key=lengths.__getitem__)
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
         cuts = [len(order) * i // num_batches for i in range(num_batches + 1)]
         batches = []
         for start, stop in pairwise(cuts):
@@ -147,7 +144,7 @@ class PairCollator:
                 rows += [*(_Row(path, []) for path in paths), _Row(last, [index])]
             longest = max((len(row.nodes) for row in rows), default=1)
             rows = rows or [_Row(np.zeros(0, np.int64), [])]
-            batches.append(self._fill(pairs, forest, rows, longest))
+            batches.append(self._fill(forest, rows, longest))
         return batches
 
     def _require_fit(self, pair: Pair, size: int) -> None:
@@ -172,16 +169,12 @@ class PairCollator:
         tree = prefix_tree([path.tokens for layout in layouts for path in layout])
         paths = iter(tree.paths)
         nodes = [[next(paths) for _ in layout] for layout in layouts]
-        return _Forest(tree, layouts, nodes)
+        return _Forest(pairs, tree, layouts, nodes)
 
     def _fill(
-        self,
-        pairs: Sequence[Pair],
-        forest: "_Forest",
-        rows: Sequence["_Row"],
-        row_length: int,
+        self, forest: "_Forest", rows: Sequence["_Row"], row_length: int
     ) -> PackedBatch:
-        tree = forest.tree
+        pairs, tree = forest.pairs, forest.tree
         size = len(rows) * row_length
         tokens = np.full(size, self.pad_id, np.int64)
         input_pos = np.zeros(size, np.int64)
@@ -263,6 +256,7 @@ class PairCollator:
 class _Forest(NamedTuple):
     """All pairs as one tree, before it is cut into rows."""
 
+    pairs: Sequence[Pair]
     tree: PrefixTree
     layouts: list[list[Path]]  # paths of each pair
     nodes: list[list[np.ndarray]]  # nodes of each pair's paths

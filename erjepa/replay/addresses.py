@@ -50,6 +50,7 @@ class SparseAddressTable:
 
     Attributes:
         state: how the addresses are computed.
+        columns: the addresses of all slots, by their names in a memory file.
     """
 
     def __init__(
@@ -58,10 +59,8 @@ class SparseAddressTable:
         self.state = state
         self.top_k = state.address_top_k
         self.projection = _projection(state).to(device)
-        self._values, self._indices = (
-            torch.empty(capacity, width, dtype=dtype, device=device)
-            for dtype, width in state.columns.values()
-        )
+        self.columns = _empty(capacity, state, device)
+        self._values, self._indices = self.columns.values()
 
     @torch.no_grad()
     def encode(self, embeddings: Tensor) -> Addresses:
@@ -102,11 +101,6 @@ class SparseAddressTable:
             ).T
         return out
 
-    @property
-    def columns(self) -> dict[str, Tensor]:
-        """The addresses of all slots, by their names in a memory file."""
-        return {"address_values": self._values, "address_indices": self._indices}
-
     def restore(self, state: AddressState) -> None:
         """Take over the projection of other addresses; dimensions must match."""
         _require_same_settings(state, self.state)
@@ -123,9 +117,8 @@ class DenseAddressTable:
         self, capacity: int, state: DenseAddresses, device: torch.device | str
     ) -> None:
         self.state = state
-        self._values = torch.empty(
-            capacity, state.embed_dim, dtype=torch.float32, device=device
-        )
+        self.columns = _empty(capacity, state, device)
+        (self._values,) = self.columns.values()
 
     @torch.no_grad()
     def encode(self, embeddings: Tensor) -> Addresses:
@@ -151,10 +144,6 @@ class DenseAddressTable:
                 out[:, part] = values.double() @ self._values[part].double().T
         return out
 
-    @property
-    def columns(self) -> dict[str, Tensor]:
-        return {"address_values": self._values}
-
     def restore(self, state: AddressState) -> None:
         """Check that other addresses are dense, too, and of the same dimension."""
         _require_same_settings(state, self.state)
@@ -172,6 +161,16 @@ def build_table(
     if isinstance(state, DenseAddresses):
         return DenseAddressTable(capacity, state, device)
     return None
+
+
+def _empty(
+    capacity: int, state: AddressState, device: torch.device | str
+) -> dict[str, Tensor]:
+    """Return empty columns of all slots."""
+    return {
+        name: torch.empty(capacity, width, dtype=dtype, device=device)
+        for name, (dtype, width) in state.columns.items()
+    }
 
 
 def _projection(state: SparseAddresses) -> Tensor:

@@ -200,6 +200,12 @@ class Offer(NamedTuple):
         most = max(sizes.values())
         return [group for group, size in sizes.items() if size == most]
 
+    def weaker(self, groups: Collection[int]) -> int | None:
+        """Return the weakest slot of ``groups``; ``None`` if this pair is of one and no stronger."""
+        slot = self.slots.weakest(groups)
+        is_outdone = self.group in groups and self.priority <= self.slots.priority(slot)
+        return None if is_outdone else slot
+
 
 @RETENTIONS.register("score", in_batches=True)
 def score(offer: Offer) -> int | None:
@@ -230,10 +236,7 @@ def surprise(offer: Offer) -> int | None:
     it was replayed; a new pair of that origin that scores no higher is discarded. Each origin thus
     keeps an equal number of its most surprising pairs (SuRe, arXiv:2511.22367).
     """
-    largest = min(offer.largest(offer.slots.sizes))
-    slot = offer.slots.weakest([largest])
-    is_outdone = offer.group == largest and offer.priority <= offer.slots.priority(slot)
-    return None if is_outdone else slot
+    return offer.weaker([min(offer.largest(offer.slots.sizes))])
 
 
 @RETENTIONS.register(
@@ -250,10 +253,7 @@ def stratified(offer: Offer) -> int | None:
     sampling (Chrysakis and Moens 2020), with the random number of each pair in place of stored
     counts of the targets. Equal targets of two origins count as two.
     """
-    largest = offer.largest(offer.slots.large())
-    slot = offer.slots.weakest(largest)
-    is_outdone = offer.group in largest and offer.priority <= offer.slots.priority(slot)
-    return None if is_outdone else slot
+    return offer.weaker(offer.largest(offer.slots.large()))
 
 
 def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:

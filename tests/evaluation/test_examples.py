@@ -59,7 +59,7 @@ def test_a_prompt_that_training_does_not_have_is_said(
     cfg = load("tiny_synth", [*overrides, "task=null"])
     jobs.log.propagate = True
     for name in ("on_each_rank", "on_rank_zero"):
-        monkeypatch.setattr(jobs, name, lambda function: function())
+        monkeypatch.setattr(jobs, name, lambda call, *given: call(*given))
     jobs.JobFinder(cfg, tokenizer).find([None])
     warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [said in line for line in warned] == ([] if said is None else [True])
@@ -73,7 +73,7 @@ def test_scores_do_not_need_the_pairs_of_training(
 ):
     """Whose file may have been overwritten since: with fewer pairs, or with none."""
     for name in ("on_each_rank", "on_rank_zero"):
-        monkeypatch.setattr(jobs, name, lambda function: function())
+        monkeypatch.setattr(jobs, name, lambda call, *given: call(*given))
     file = write_jsonl(tmp_path / "train.jsonl", [row])
     keys = ["dataset=erjepa.datasets.paired_dataset", f"dataset.source={file}"]
     finder = jobs.JobFinder(cfg(*keys, "validation.size=1"), tokenizer)

@@ -4,13 +4,14 @@ import os
 import pickle
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchtune import training
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _LONG = timedelta(days=1)
@@ -103,7 +104,7 @@ def require_equal(local: str, *, key: str, what: str) -> None:
         )
 
 
-def on_rank_zero(function: Callable[[], T]) -> T:
+def on_rank_zero(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call ``function`` on rank 0 while the others wait, however long it takes.
 
     Its result is returned on every rank; an exception is raised on every rank.
@@ -111,7 +112,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
-            outcome[0] = function()
+            outcome[0] = function(*args, **kwargs)
         except Exception as error:
             dist.broadcast_object_list([None, _as_sent(error)], group=_waits)
             raise
@@ -122,7 +123,7 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     return result
 
 
-def on_each_rank(function: Callable[[], T]) -> T:
+def on_each_rank(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call ``function`` on every rank, wait until all are done, and return this rank's result.
 
     If it fails on any rank, the exception of the first such rank is raised on every rank, on that
@@ -131,7 +132,7 @@ def on_each_rank(function: Callable[[], T]) -> T:
     result: Any = None
     error = None
     try:
-        result = function()
+        result = function(*args, **kwargs)
     except Exception as raised:  # noqa: BLE001 - raised below
         error = raised
     failures = gather_objects(error and _as_sent(error))

@@ -49,7 +49,6 @@ class TrainingPairs:
         loader: yields the packed micro-batches, ``list[PackedBatch]``, of each step from the
             sampler's position on.
         held_out: indices in the dataset of the pairs to validate on.
-        share: fraction of a step's pairs that are replayed.
         jepa_every: one in this many steps, the first of them, has views; 1 for a run without.
     """
 
@@ -193,9 +192,6 @@ class _NumberedSteps(Sampler[tuple[int, list[int]]]):
 
     steps: StepSampler
     first: int = 0
-
-    def __len__(self) -> int:
-        return len(self.steps)
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         return enumerate(self.steps, self.first)
