@@ -33,7 +33,7 @@ from erjepa.checkpoints.manifest import (
     write_manifest,
 )
 from erjepa.utils.checked import read_json
-from erjepa.utils.files import CONFIG, EMA, let_others_read
+from erjepa.utils.files import CONFIG, EMA, PEFT, let_others_read
 from erjepa.utils.summary import Summary
 
 log = utils.get_logger("INFO")
@@ -240,9 +240,13 @@ def of_weights(path: Path, which: str) -> list[Path]:
 
 
 def score_name(path: Path) -> str:
-    """Return the name under which a folder of weights is scored: ``epoch_0``, ``epoch_0_ema``."""
-    parent = Path(os.path.abspath(path)).parent.name  # of "ema" alone, too
-    return f"{parent}_{EMA}" if path.name == EMA else path.name
+    """Return the name under which a folder of weights is scored: ``epoch_0``, ``epoch_0_ema``,
+    ``epoch_0_adapter``.
+    """
+    if path.name not in (EMA, PEFT):
+        return path.name
+    parent = Path(os.path.abspath(path)).parent  # of "ema" alone, too
+    return f"{score_name(parent)}_{path.name}"
 
 
 def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:

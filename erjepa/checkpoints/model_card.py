@@ -13,13 +13,12 @@ import yaml
 
 from erjepa.checkpoints.checkpoint import scored_weights
 from erjepa.checkpoints.manifest import MANIFEST
-from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
 from erjepa.checkpoints.served_chat import chat_template
 from erjepa.configs import Component, resolved
 from erjepa.configs.component import COMPONENT
 from erjepa.datasets import dataset_name, origin_labels
 from erjepa.utils.escape import backticks, markdown, markdown_code
-from erjepa.utils.files import CARD, CONFIG, EMA, write_whole
+from erjepa.utils.files import CARD, CONFIG, EMA, PEFT, write_whole
 from erjepa.utils.hub import is_copy_of
 from erjepa.utils.summary import Summary, scores_of_run
 
@@ -105,7 +104,7 @@ def write_model_card(output_dir: Path) -> None:
         config,
         {path.name: summary for path, summary in scores_of_run(output_dir).items()},
         keys=keys,
-        has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
+        has_peft=any(output_dir.glob(f"*/{PEFT}/")),
         prompt=prompt.read_text(encoding="utf-8") if prompt.is_file() else None,
         has_template=not is_local or any(map(chat_template, (served, *checkpoints))),
     )

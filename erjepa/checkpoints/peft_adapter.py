@@ -26,11 +26,11 @@ from torchtune.models.convert_weights import tune_to_peft_adapter_weights
 
 from erjepa.checkpoints.checkpoint import ADAPTER
 from erjepa.utils.checked import checked
+from erjepa.utils.files import PEFT
 from erjepa.utils.jsonl import parse_json
 
 log = utils.get_logger("INFO")
 
-FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _MODEL = "config.json"
@@ -51,7 +51,7 @@ def move_peft_adapter(checkpoint: Path) -> None:
     weights = load_file(checkpoint / WEIGHTS)
     if _is_torchtunes(torch.load(checkpoint / ADAPTER, mmap=True, weights_only=True)):
         weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
-    folder = checkpoint / FOLDER
+    folder = checkpoint / PEFT
     folder.mkdir()
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     (checkpoint / WEIGHTS).unlink()

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from erjepa.utils.checked import read_json
 from erjepa.utils.files import EMA, PREDICTIONS, config_of_run, moved_along
 from erjepa.utils.summary import Change, Summary, scores_of_run
 
-# Keys that determine, in addition to the dataset, the scored examples and the scoring.
-_HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
+# Keys that determine the scoring and, of held-out pairs, the scored examples.
+SCORING = ("validation", "task", "primary", "databases")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class _Settings:
     eval_dataset: Any = None
     dataset: Any = None
     weights: Any = None  # digests of their files
+    scoring: Mapping[str, Any] = field(default_factory=dict)  # values of these keys
 
 
 _Scores = tuple[Path, _Settings]  # folder of a finished evaluation
@@ -65,7 +66,8 @@ class EarlierRun:
         scores = [*self.own_scores, *self.other_scores]
         for _, settings in scores:
             limit = {"max_new_tokens": settings.max_new_tokens}
-            yield {**self.how, self.key: getattr(settings, self.key), **limit}
+            scored = {self.key: getattr(settings, self.key), **settings.scoring}
+            yield {**self.how, **scored, **limit}
         if not scores and self.pairs is not None:
             yield {**self.how, self.key: self.pairs}
 
@@ -194,7 +196,8 @@ def _read_run(
         checkpoint=checkpoint,
         key=key,
         pairs=values.get(key),
-        how={"primary": None} | {key: values[key] for key in _HOW if key in values},
+        how={"primary": None}
+        | {key: values[key] for key in (*SCORING, "max_new_tokens") if key in values},
         merged=cfg.merged,
         own_scores=own,
         other_scores=other,

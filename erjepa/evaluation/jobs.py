@@ -17,6 +17,7 @@ from erjepa.checkpoints.fingerprint import data_of, digests_of_files
 from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset, hold_out
 from erjepa.evaluation.earlier import (
+    SCORING,
     Before,
     EarlierRun,
     answers_before,
@@ -59,11 +60,12 @@ class Job(NamedTuple):
     weights: Weights | None
 
     def settings(self) -> dict[str, Any]:
-        """Return everything that the answers depend on, as JSON."""
+        """Return everything that the answers depend on, as JSON, and how they are scored."""
         cfg = self.examples.cfg
         values = cfg.as_dict()
         keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
         settings = {key: values[key] for key in [*keys, SCORED[cfg.eval_split]]}
+        settings["scoring"] = {key: values[key] for key in SCORING}
         # Nothing is written there, and a copied run has another one.
         settings["checkpointer"] = {**values["checkpointer"], "output_dir": None}
         # The files that these keys name can change.

@@ -103,11 +103,11 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide answers: weights were trained over one base, so only without
-    weights do the paths of ``base_adapters`` identify it.
+    """Return the settings that decide answers, not how they are scored: weights were trained over
+    one base, so only without weights do the paths of ``base_adapters`` identify it.
     """
-    is_of_base = "weights" not in settings
-    return {k: v for k, v in settings.items() if is_of_base or k != "base_adapters"}
+    others = {"scoring", *["base_adapters"] * ("weights" in settings)}
+    return {k: v for k, v in settings.items() if k not in others}
 
 
 class PredictionStore:

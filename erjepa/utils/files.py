@@ -15,8 +15,9 @@ SUMMARY = "summary.json"
 CONFIG = "torchtune_config.yaml"
 # In the folder of a run, and in its checkpoints: the model card.
 CARD = "README.md"
-# In a checkpoint: the folder of the averaged weights.
+# In a checkpoint: the folder of the averaged weights, and of the adapter for PEFT.
 EMA = "ema"
+PEFT = "adapter"
 # In the folder of an experiment.
 EXPERIMENT = "experiment.json"
 RESULTS = "results.jsonl"
@@ -26,7 +27,7 @@ _CHUNK = 1 << 20  # bytes
 
 def config_of_run(path: Path) -> Path | None:
     """Find the config of a run, given its folder, a checkpoint, or a folder in a checkpoint."""
-    near = (path, *path.absolute().parents[:2], *path.resolve().parents[:2])
+    near = (path, *path.absolute().parents[:3], *path.resolve().parents[:3])
     files = (folder / CONFIG for folder in near)
     return next((file for file in files if file.is_file()), None)
 

@@ -80,6 +80,19 @@ def test_a_dataset_is_scored_as_by_the_run_whose_config_names_it(write_run, tmp_
     assert how == {"b.jsonl": ("exact_match", 8), "a.jsonl": ("gsm8k", 4)}
 
 
+def test_a_dataset_is_scored_as_it_was(write_run, tmp_path):
+    """Also once the run whose config names it is gone, or with keys from the command line."""
+    how = {"task": "spider", "databases": "db", "validation": {"size": 4, "seed": 1}}
+    scores = {"epoch_1": data("b"), "epoch_1_also_a": data("a")}
+    write_run("b", task="exact_match", validation={"size": 8}, scores=scores)
+    file = tmp_path / "b" / "evaluation" / "epoch_1_also_a" / "settings.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "scoring": how}))
+    write_run("c", "b")
+    runs = list(found(tmp_path / "c" / "epoch_1").values())
+    of_b, of_a = earlier_datasets(runs)
+    assert of_a == {**of_a, **how} and of_b["task"] == "exact_match"
+
+
 def test_a_chain_and_branches(write_run, tmp_path):
     """Nearest first, each run once; memories of two branches; the last leads to itself."""
     write_run("a", "d")

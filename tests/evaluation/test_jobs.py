@@ -17,7 +17,8 @@ def settings(tmp_path):
     def settings(*overrides):
         cfg = load("tiny_synth", list(overrides))
         examples = SimpleNamespace(cfg=cfg, digest="0123")
-        return Job(tmp_path, examples, None, None, Weights.at(tmp_path)).settings()
+        job = Job(tmp_path, examples, None, None, Weights.at(tmp_path))
+        return {**job.settings(), "scoring": None}  # which decides no answers
 
     return settings
 

@@ -209,5 +209,6 @@ def test_a_checkpoint_may_be_the_current_folder(runs, monkeypatch):
         (found,) = weights(runs / "a", given)
         assert score_name(found) == name
     assert score_name(Path("../ema")) == "epoch_0_ema"
+    assert score_name(Path("epoch_1/ema/adapter")) == "epoch_1_ema_adapter"
     (linked,) = weights(runs / "a", runs / "a" / "best")
     assert score_name(linked) == "best"

@@ -36,7 +36,7 @@ from erjepa.training.run.recipe_state import RecipeState
 from erjepa.training.run.signals import resuming_command
 from erjepa.training.run.start import RunFolder, Start
 from erjepa.training.step.finite import require_finite_weights
-from erjepa.utils.files import EMA
+from erjepa.utils.files import EMA, PEFT
 
 log = utils.get_logger("INFO")
 
@@ -306,7 +306,7 @@ class RunCheckpoints:
         finally:
             logging.disable(logging.NOTSET)
         # It copied these from the checkpoint that the run started from.
-        for copied in (peft_adapter.FOLDER, checkpoint.MEMORY, EMA):
+        for copied in (PEFT, checkpoint.MEMORY, EMA):
             shutil.rmtree(folder / copied, ignore_errors=True)
         (folder / MANIFEST).unlink(missing_ok=True)
         if self._cfg.base_adapters:  # PEFT would put it over the base without them
