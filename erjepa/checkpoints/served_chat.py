@@ -29,7 +29,8 @@ _PAIRS = 64  # pairs to compare, evenly spaced
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _ANSWER = Message(role="assistant", content="a")
 
-# `joints` maps the roles of a message and the one before it to the text between their contents.
+# `joints` maps the roles of a message and the one before it to the text between their contents. A
+# content may be a list of parts: vLLM passes one if it finds a loop over contents in the base's.
 _PLAIN = """\
 {{%- set joints = {joints} -%}}
 {{%- set chat = namespace(joint="") -%}}
@@ -38,7 +39,9 @@ _PLAIN = """\
 {{%- if chat.joint not in joints -%}}
 {{{{- raise_exception("trained on turns of user and assistant, after at most one system message") -}}}}
 {{%- endif -%}}
-{{{{- joints[chat.joint] ~ message["content"]{trim} -}}}}
+{{%- set content = message["content"] -%}}
+{{%- set content = content if content is string else content | map(attribute="text") | join -%}}
+{{{{- joints[chat.joint] ~ content{trim} -}}}}
 {{%- endfor -%}}
 {{%- if add_generation_prompt -%}}
 {{{{- {ask} -}}}}

@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> None:
             args.model,
             max_tokens=cfg.max_new_tokens,
             temperature=0,
+            repetition_penalty=1.0,  # which a generation_config.json, as Qwen2.5's, may set
             stop_token_ids=list(tokenizer.stop_tokens),
         )
         count = counted(len(prompts), "prompt")

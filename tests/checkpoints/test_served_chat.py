@@ -126,6 +126,8 @@ def test_the_exported_template_gives_the_prompts_of_training(served):
     write_chat_template(folder, serving.template)
     for i, chat in enumerate(CHATS):
         assert asked(folder, chat) == pairs.prompt(i)
+        in_parts = [(role, [{"type": "text", "text": text}]) for role, text in chat]
+        assert asked(folder, in_parts) == pairs.prompt(i)
         assert ServedChat(folder).tokens(turns(chat)) == pairs.prompt(i)
         answered = [*chat, ("assistant", "x")]
         whole = [token for part in pairs[i].segments[:3] for token in part]

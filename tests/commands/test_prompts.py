@@ -68,7 +68,7 @@ def answered(run, requests):
     answers = []
     for request in requests:
         body = request["body"]
-        assert body["temperature"] == 0
+        assert body["temperature"] == 0 and body["repetition_penalty"] == 1
         new = model.generate(
             torch.tensor([body["prompt"]]),
             max_new_tokens=body["max_tokens"],
