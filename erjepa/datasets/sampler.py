@@ -50,6 +50,7 @@ class StepSampler(Sampler[list[int]]):
         shuffle: bool = True,
         mixture: Mixture | None = None,
         share: float = 0.0,
+        max_steps: int | None = None,
     ) -> None:
         self.num_examples = num_examples
         self.examples_per_step = batch_size * gradient_accumulation_steps * world_size
@@ -59,6 +60,7 @@ class StepSampler(Sampler[list[int]]):
         self._shuffle = shuffle
         self._mixture = mixture
         self._share = Fraction(str(share))
+        self._max_steps = max_steps
         if math.ceil(self._share * self.examples_per_step) >= self.examples_per_step:
             raise ValueError(
                 f"replay.share={share} leaves no room for a new pair in a step of "
@@ -69,7 +71,13 @@ class StepSampler(Sampler[list[int]]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps needed for as many new pairs as there are examples."""
+        """Optimizer steps needed for as many new pairs as there are examples, at most
+        ``max_steps``.
+        """
+        return min(self._all_steps, self._max_steps or self._all_steps)
+
+    @property
+    def _all_steps(self) -> int:
         new_per_step = self.examples_per_step * (1 - self._share)
         return math.floor((self.num_examples - 1) / new_per_step) + 1
 
@@ -82,11 +90,11 @@ class StepSampler(Sampler[list[int]]):
 
     def _first(self, step: int) -> int:
         """Return the number of new pairs before step ``step`` of an epoch."""
-        size, steps = self.examples_per_step, self.steps_per_epoch
-        carried = self._share * size * steps * self._epoch % 1
+        size = self.examples_per_step
+        carried = self._share * size * self.steps_per_epoch * self._epoch % 1
         first = size * step - math.floor(self._share * size * step + carried)
         # The steps that are left have room for the other new pairs.
-        return max(first, self.num_examples - size * (steps - step))
+        return max(first, self.num_examples - size * (self._all_steps - step))
 
     def set_position(self, epoch: int, step: int = 0) -> None:
         """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""

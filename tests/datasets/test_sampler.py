@@ -85,6 +85,20 @@ def test_fractions_of_a_replayed_pair_carry_over_to_the_next_epoch(
     assert num_replayed >= share * (num_new + num_replayed) - 1
 
 
+def test_fractions_carry_over_to_the_next_epoch_if_epochs_are_cut_short():
+    """Of 4 pairs in 10 steps, which a whole epoch has, the share is an even number."""
+    sampler = make_sampler(38, 4, share=0.05, max_steps=4)
+    assert sampler.steps_per_epoch == 4
+    replayed = 0
+    for epoch in range(20):
+        sampler.set_position(epoch)
+        steps = list(sampler)
+        counts = [sampler.num_replayed(number) for number in range(len(steps))]
+        assert [len(step) + n for step, n in zip(steps, counts, strict=True)] == [4] * 4
+        replayed += sum(counts)
+    assert replayed == 0.05 * 4 * 4 * 20
+
+
 def test_a_share_leaves_room_for_new_pairs():
     with pytest.raises(ValueError, match="replay.share=0.6 leaves no room"):
         make_sampler(9, 2, share=0.6)

@@ -36,6 +36,7 @@ class _Part:
     stored: StoredMemory
     places: Tensor  # of its datasets in the run's list of inherited ones, int64
     slots: Tensor  # that fit the run, ascending, int64
+    key: str  # by which the user named it
 
 
 class InheritedMemories:
@@ -73,8 +74,8 @@ class InheritedMemories:
             _require_alike(stored, settings, tokenizer, key)
             names = stored.about.origins
             keys = [(name, names[:i].count(name)) for i, name in enumerate(names)]
-            own = torch.tensor([places.setdefault(key, len(places)) for key in keys])
-            self._parts.append(_Part(stored, own, torch.arange(len(stored))))
+            own = torch.tensor([places.setdefault(name, len(places)) for name in keys])
+            self._parts.append(_Part(stored, own, torch.arange(len(stored)), key))
         self.origins = [name for name, _ in places]
 
     @property
@@ -159,7 +160,10 @@ class InheritedMemories:
             scores = new_scores
         rule, groups = RETENTIONS.find(self._settings.retention), origins(ids)
         if rule.by_target:
-            groups = origins_and_targets(ids, marks(self.segments(), seed))
+            # By the numbers that the pairs keep in this run, of which the largest stay.
+            state = self._parts[0].stored.tensors["generator"]
+            of_pairs = marks(self.segments(), generator.set_state(state).initial_seed())
+            groups, drawn = origins_and_targets(ids, of_pairs), -of_pairs[:, 1]
         kept = retained(rule, groups, scores, counts, drawn, self._settings.capacity)
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
@@ -206,12 +210,12 @@ class InheritedMemories:
                     memory.address_table.restore(state.addresses)
                 except ValueError as error:
                     raise ValueError(
-                        f"{KEY}: {stored.folder}: {error}, or set "
+                        f"{part.key}: {stored.folder}: {error}, or set "
                         "replay.init_addresses=recomputed"
                     ) from None
                 if state.addresses != first.about.state.memory.addresses:
                     raise ValueError(
-                        f"{KEY}: the addresses in {stored.folder} are of another projection "
+                        f"{part.key}: the addresses in {stored.folder} are of another projection "
                         f"than those in {first.folder}; set replay.init_addresses=recomputed"
                     )
             memory.load(tensors, at=len(memory))

@@ -1,5 +1,6 @@
 """The state of a run in addition to its weights and its memory."""
 
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 from torchtune import training
 
 from erjepa.objective import PackedDecoder
@@ -19,7 +20,7 @@ from erjepa.training.step.random_state import random_state, set_random_state
 
 @dataclass(frozen=True)
 class RecipeState:
-    """Collects and restores progress, optimizer, learning rate schedule and random state."""
+    """Collects and restores progress, optimizer and random state; the learning rate follows."""
 
     model: PackedDecoder
     optimizer: Optimizer
@@ -36,7 +37,6 @@ class RecipeState:
             "optimizer": training.get_full_optimizer_state_dict(
                 self.model, self.optimizer, dist.get_rank() == 0, device=self.device
             ),
-            "lr_scheduler": self.lr_scheduler.state_dict(),
             "random_states": random_states,
         }
 
@@ -50,9 +50,9 @@ class RecipeState:
             ValueError: if it does not fit this run.
         """
         self.progress.load_state_dict(state)
+        self._step_schedule()
         if "optimizer._component_" not in changed:
             self._load_optimizer(state["optimizer"], changed)
-        self._load_schedule(state["lr_scheduler"], changed)
         if len(state["random_states"]) == dist.get_world_size():
             set_random_state(state["random_states"][dist.get_rank()], self.device)
 
@@ -63,8 +63,9 @@ class RecipeState:
                 f"the checkpoint's optimizer was that of other weights ({other[0]}); undo "
                 f"resume_changes={sorted(changed)}, or set a new output_dir and init_from"
             )
-        # Also this run's: other implementations of the same update.
-        names = ["fused", "foreach", *(k.removeprefix("optimizer.") for k in changed)]
+        # Of this run: the rates of its schedule, and other implementations of the same update.
+        names = {"lr", "initial_lr", "fused", "foreach"}
+        names |= {key.removeprefix("optimizer.") for key in changed}
         groups = [
             {**before, **{name: now[name] for name in names if name in now}}
             for before, now in zip(
@@ -76,19 +77,10 @@ class RecipeState:
             self.model, self.optimizer, {**saved, "param_groups": groups}, self.device
         )
 
-    def _load_schedule(self, saved: dict[str, Any], changed: Collection[str]) -> None:
-        schedule = self.lr_scheduler
-        is_new_rate = bool({"optimizer.lr", "optimizer._component_"} & set(changed))
-        new_rates = {"base_lrs": schedule.base_lrs} if is_new_rate else {}
-        schedule.load_state_dict({**saved, **new_rates})
-        if isinstance(schedule, LambdaLR):
-            factors = [f(schedule.last_epoch) for f in schedule.lr_lambdas]
-        else:
-            factors = [
-                now / base
-                for now, base in zip(saved["_last_lr"], saved["base_lrs"], strict=True)
-            ]
-        groups = self.optimizer.param_groups
-        for group, base, factor in zip(groups, schedule.base_lrs, factors, strict=True):
-            group["initial_lr"], group["lr"] = base, base * factor
-        schedule._last_lr = [group["lr"] for group in groups]
+    def _step_schedule(self) -> None:
+        """Step the schedule to where the run is; a stored state would have the settings of then."""
+        with warnings.catch_warnings():
+            # Of the optimizer, which has not stepped in this process.
+            warnings.simplefilter("ignore", UserWarning)
+            for _ in range(self.progress.steps):
+                self.lr_scheduler.step()

@@ -76,6 +76,7 @@ class TrainingPairs:
             shuffle=cfg.shuffle,
             mixture=mixture_of(cfg, dataset, train),
             share=share,
+            max_steps=cfg.max_steps_per_epoch,
         )
         # Only the pairs, which can also be pickled for spawned workers.
         self.train = Subset(cast(Dataset[Pair], dataset.pairs), train)
@@ -126,8 +127,7 @@ class TrainingPairs:
 
     @property
     def steps_per_epoch(self) -> int:
-        steps = self.sampler.steps_per_epoch
-        return min(steps, self._cfg.max_steps_per_epoch or steps)
+        return self.sampler.steps_per_epoch
 
     def has_jepa_loss(self, step: int) -> bool:
         """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""

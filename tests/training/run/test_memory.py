@@ -14,7 +14,7 @@ from erjepa.commands.memory.forget import Choice, forget
 from erjepa.configs import load
 from erjepa.datasets import Pair
 from erjepa.packing import PairCollator
-from erjepa.replay.retention import EXAMPLE_MASK
+from erjepa.replay.retention import EXAMPLE_MASK, marks
 from erjepa.training.model import distributed
 from erjepa.training.run.inherited import InheritedMemories
 from erjepa.training.run.memory import RunMemory
@@ -343,19 +343,20 @@ def test_inherited_targets_are_evened_out(memory_of, tmp_path):
     assert int((second.replay.memory.example_ids < 0).sum()) == 3
 
 
-def test_where_all_targets_differ_the_same_pairs_are_inherited_as_from_a_reservoir(
+def test_where_all_targets_differ_the_pairs_with_the_largest_numbers_are_inherited(
     memory_of, tmp_path
 ):
+    """Those that a stratified memory of this size would have kept."""
     first = memory_of()
     step(first, 1, outcome(*range(SIZE)))
+    pairs = first.replay.memory.segments(range(SIZE))
+    numbers = marks(pairs, first.replay.generator.initial_seed())[:, 1]
     keys = {"replay__init_from": saved(first, tmp_path), "replay__capacity": 5}
-    keys["replay__init_addresses"] = "recomputed"
-    kept = []
-    for retention in ("reservoir", "stratified"):
-        memory = memory_of(**keys, replay__retention=retention)
-        start(memory)
-        kept.append(memory.replay.memory.example_ids.tolist())
-    assert kept[0] == kept[1] and len(kept[0]) == 5
+    keys |= {"replay__init_addresses": "recomputed", "replay__retention": "stratified"}
+    memory = memory_of(**keys)
+    start(memory)
+    kept = memory.replay.memory.example_ids & EXAMPLE_MASK
+    assert kept.tolist() == sorted(numbers.argsort(descending=True)[:5].tolist())
 
 
 def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
@@ -415,8 +416,10 @@ def test_a_memory_without_addresses_joins_none_that_has_them(memory_of, tmp_path
         saved(memory_of(replay__address=address), run)
     keys = {"replay__init_from": f"[{runs[0]},{runs[1]}]"}
     message = "without.* written with none .* or set replay.init_addresses=recomputed"
-    with pytest.raises(ValueError, match=message):
-        start(memory_of(**keys, replay__selection="content"))
+    for key in ("replay.init_from", "continue_from"):
+        with pytest.raises(ValueError, match=f"^{key}: .*{message}"):
+            start(memory_of(**keys, replay__selection="content"))
+        keys["continue_from"] = runs[1]
 
 
 @pytest.mark.parametrize("draw_from", ["inherited", "all"])

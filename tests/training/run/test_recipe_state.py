@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.distributed as dist
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
 from erjepa.configs import Stop
 from erjepa.training.lr_schedule import get_linear_schedule_with_warmup
@@ -72,7 +72,7 @@ class Run:
 @pytest.mark.parametrize("schedule", [linear, halving])
 def test_a_resumed_run_is_the_run_that_did_not_stop(schedule):
     run = Run(schedule=schedule).train(3)
-    resumed = Run(schedule=schedule, lr=0.9, weight_decay=0.5).resume(run)
+    resumed = Run(schedule=schedule, weight_decay=0.5).resume(run)
     random = torch.get_rng_state()
     run.train(4)
     torch.set_rng_state(random)  # what state_dict held, and load_state_dict put back
@@ -116,9 +116,28 @@ def test_a_changed_rate_is_that_of_this_run_where_the_schedule_is(schedule):
     assert resumed.rate == pytest.approx(run.rate / 5)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "rate"),
+    [
+        (lambda optimizer: StepLR(optimizer, step_size=1, gamma=0.1), 1e-5),
+        (lambda optimizer: CosineAnnealingLR(optimizer, T_max=8), 0.05),
+        (
+            lambda optimizer: get_linear_schedule_with_warmup(
+                optimizer, num_training_steps=16
+            ),
+            0.075,
+        ),
+    ],
+)
+def test_settings_of_the_schedule_are_those_of_this_run(schedule, rate):
+    """As if it had had them from the start."""
+    resumed = Run(schedule=schedule).resume(Run(schedule=halving).train(4))
+    assert resumed.rate == pytest.approx(rate)
+
+
 def test_another_changed_key_leaves_rate_and_moments():
     run = Run().train(4)
-    resumed = Run(lr=0.02, weight_decay=0.5).resume(run, ["optimizer.weight_decay"])
+    resumed = Run(weight_decay=0.5).resume(run, ["optimizer.weight_decay"])
     assert resumed.optimizer.param_groups[0]["weight_decay"] == 0.5
     assert resumed.rate == run.rate
     moments, expected = (
