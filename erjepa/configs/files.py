@@ -200,7 +200,7 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
         # Of datasets there may be a list.
         parts = section if isinstance(section, list) else [section]
         is_component = any(isinstance(p, Mapping) and COMPONENT in p for p in parts)
-        names_it = not value.startswith(("{", "[")) and value not in ("null", "None")
+        names_it = not value.startswith(("{", "[")) and value not in _NULLS
         if is_component and names_it:
             key = f"{key}.{COMPONENT}"
         try:

@@ -66,20 +66,26 @@ def load_records(
     """Read records from a file, a URL of one, a folder, or the Hugging Face hub.
 
     Args:
-        split: split of a folder or a hub dataset, or parts such as ``train[:50%]``; ignored for a
-            file.
+        split: split of a folder or a hub dataset, or parts such as ``train[:50%]``. The name of a
+            split is ignored for a file, which has no parts.
         **load_dataset_kwargs: for ``datasets.load_dataset`` of the hub, such as ``revision``.
 
     Raises:
         FileNotFoundError: if ``source`` does not exist and cannot be a name of the hub.
         ConnectionError: if a URL or a hub dataset cannot be read.
-        ValueError: if something is not a record, naming its place, or there are no records.
+        ValueError: if something is not a record, naming its place, there are no records, or parts
+            of a file are wanted.
     """
     path = Path(source)
     is_url, is_folder = "://" in source, path.is_dir()
     is_of_hub = is_repository(source) and path.suffix.lower() not in _FILES
     if not (is_url or is_folder or is_of_hub):
         _reader(path, source)
+    if "[" in split and not (is_folder or is_of_hub):
+        raise ValueError(
+            f"dataset.split={split}: {source} is a file, which is read as a whole; to hold out "
+            "pairs set validation.size, to read fewer dataset.max_examples"
+        )
     if _only_locates.get():
         raise Located
     if is_url:
@@ -254,6 +260,8 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     """Read the only file of the split, or, if there is none, load the folder with ``datasets``."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
+    if "+" in split and not (folder / "state.json").exists():
+        return _read_parts(folder, split)
     files = [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
     if len(files) == 1:
         return _read_file(files[0], str(files[0]))

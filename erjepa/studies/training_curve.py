@@ -36,10 +36,12 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     steps = pd.DataFrame(read_training_log(log)).T
     if steps.empty:
         raise ValueError(f"{log}: no step is logged here")
-    # Draw replay losses only at steps that replayed pairs, which the first never does.
+    # Draw replay losses only at steps that replayed pairs, which the first never does, and none
+    # that the run does not have: it is logged as 0.
     replays = [name for name in steps if name.startswith("replay_")]
     if replays:
-        steps[replays] = steps[replays].where(steps["replayed"] > 0, axis=0)
+        losses = steps[replays].where(steps["replayed"] > 0, axis=0)
+        steps[replays] = losses.where(losses != 0)
     steps = steps.dropna(axis="columns", how="all")
     panels = [title for title, lines in PANELS.items() if lines.keys() & {*steps}]
     size = 2.6 * len(panels), 2.3  # legible at the width of a README

@@ -187,8 +187,9 @@ def test_a_component_where_the_config_has_none():
             "source": "a.jsonl",
         }
     path = "erjepa.datasets.gsm8k_dataset"
-    cfg = load("tiny_synth", ["eval_dataset=null", f"dataset={path}"])
-    assert cfg.eval_dataset is None and cfg.dataset == Component(path)
+    for null in ("null", "None", "~", ""):
+        cfg = load("tiny_synth", [f"eval_dataset={null}", f"dataset={path}"])
+        assert cfg.eval_dataset is None and cfg.dataset == Component(path)
     own = ["dataset.source=a.jsonl", f"eval_dataset={path}"]
     assert load("smollm2_135m_continual", own).eval_dataset == Component(path)
 

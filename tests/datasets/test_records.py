@@ -174,9 +174,23 @@ def test_parts_of_the_splits_of_a_folder(tmp_path, names):
     records = load_records(str(tmp_path), split="test[:50%]+train[-1:]")
     assert [r.fields["input"] for r in records] == ["000", "001", "003"]
     assert records[2].where == f"{tmp_path}/{names[0]}.csv:5"
+    both = load_records(str(tmp_path), split="train+test")
+    assert [r.fields["input"] for r in both] == ["000", "001", "002", "003"] * 2
     for split in ("train[:5", "train[a:]"):
         with pytest.raises(ValueError, match=rf"dataset.split={re.escape(split)}: "):
             load_records(str(tmp_path), split=split)
+
+
+def test_a_file_has_no_parts(tmp_path):
+    """Training pairs and test pairs would otherwise be the same ones."""
+    file = tmp_path / "all.jsonl"
+    file.write_text('{"input": "a", "output": "b"}\n')
+    assert len(load_records(str(file), split="test")) == 1
+    for source in (str(file), "https://host/all.jsonl"):
+        with pytest.raises(
+            ValueError, match=r"split=train\[:80%\]: .*all.jsonl is a file"
+        ):
+            load_records(source, split="train[:80%]")
 
 
 TEXTS = pyarrow.array(["x", "y"])

@@ -55,6 +55,9 @@ def test_what_validation_logs_is_drawn_where_it_was_measured(draw):
 def test_what_is_not_logged_has_no_panel(draw):
     sft = "loss:1.0 lm_loss:1.0 replayed:0 replay_lm_loss:0.0 replay_jepa_loss:0.0"
     assert draw(sft, sft) == {"next-token loss (nats)": {"new": ([1, 2], [1.0, 1.0])}}
+    # Of replay without a JEPA loss, which is logged as 0.
+    replay = "lm_loss:1.0 replayed:2 replay_lm_loss:0.5 replay_jepa_loss:0.0"
+    assert list(draw(replay, replay)) == ["next-token loss (nats)"]
 
 
 def test_a_picture_has_the_suffix_of_an_image(tmp_path):

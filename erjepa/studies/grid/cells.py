@@ -215,7 +215,8 @@ def _starts_from(cell: Cell, run: str) -> dict[str, str | None]:
     for name, value in cell.overrides.items():
         for key, _ in leaves(name, value):
             starts.pop(key, None)
-    if cfg.continue_from is not None:  # the first run of the sequence has continued it
+    # The first run of the sequence has continued it.
+    if cfg.continue_from is not None and (starts or cell.new_adapter):
         starts["continue_from"] = None
     return starts
 

@@ -41,14 +41,17 @@ def require_data(experiment: Experiment, waiting: Iterable[Cell]) -> None:
 
 def data_files(experiment: Experiment, ran: Iterable[Cell]) -> dict[str, str]:
     """Return the digests of the local files that are the ``source`` of a dataset of some cells, or
-    of its split in a folder, by path.
+    of its splits in a folder, by path.
     """
     files: set[Path] = set()
     for _, key, run in _runs(experiment, ran):
         for part in components(getattr(run, key)):
             if isinstance(source := part.get("source"), str):
                 path = Path(source)
-                files |= {path, *path.glob(f"*{part.get('split')}*")}
+                for split in str(part.get("split")).split("+"):  # train[:50%]+test
+                    found = [*path.glob(f"*{split.partition('[')[0].strip()}*")]
+                    inside = (file for one in found for file in one.rglob("*"))
+                    files |= {path, *found, *inside}
     return {str(f): digest_of_file(f) for f in sorted(files) if f.is_file()}
 
 

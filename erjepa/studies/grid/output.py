@@ -197,7 +197,8 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
         # As texts, which compare the order of entries too: tables have it.
         if all(json.dumps(before[key]) == json.dumps(record[key]) for key in _STARTED):
             return
-        is_same = json.dumps(before["config"]) == json.dumps(record["config"])
+        configs = [{**one["config"], "report": None} for one in (before, record)]
+        is_same = json.dumps(configs[0]) == json.dumps(configs[1])
         if begun and is_same:  # its results are of the machine and versions of before
             record = {**before, **{key: record[key] for key in _STARTED}}
     write_whole(path, json.dumps(record, indent=2) + "\n")

@@ -117,7 +117,7 @@ class Results:
         without a JEPA loss, and for controls that the paper does not have.
         """
         set_to = self.overrides(method)
-        if {"trains_on", "batch_size_times"} & set_to.keys():
+        if {"trains_on", "batch_size_times", "new_adapters"} & set_to.keys():
             return None
         replays = set_to.get("replay.weight") != 0
         if replays and set_to.get("replay.selection") == "current_batch":

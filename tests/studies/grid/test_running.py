@@ -312,13 +312,22 @@ def test_a_config_of_the_recipe_may_not_change(fake, capsys):
 
 
 @pytest.mark.parametrize("key", ["dataset", "eval_dataset"])
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_a_file_of_a_dataset_may_not_change(fake, capsys, key, is_folder):
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("data/train.jsonl", None),
+        ("data", "train"),
+        ("data", "train[:50%]"),
+        ("data", "test+train"),
+        ("", "data"),  # as of save_to_disk, with a folder for the split
+    ],
+)
+def test_a_file_of_a_dataset_may_not_change(fake, capsys, key, name, split):
     file = fake / "data" / "train.jsonl"
     file.parent.mkdir()
     file.write_text("{}\n")
     own = fake / "own.yaml"
-    source = file.parent if is_folder else file
+    source = f"{fake / name}, split: '{split or 'train'}'"
     section = f"{{_component_: erjepa.datasets.paired_dataset, source: {source}}}"
     own.write_text(f"defaults: tiny_synth\n{key}: {section}\n")
     assert run(fake, f"datasets={{synth: {own}}}", "seeds=[1]") == 0
@@ -357,9 +366,10 @@ def test_a_record_of_earlier_versions_keeps_its_machine(fake):
     record["hardware"]["cpu"] = "of before"
     record["recipe_configs"] = {}
     path.write_text(json.dumps(record))
-    assert run(fake, "seeds=[1]") == 0
+    assert run(fake, "seeds=[1]", "report=[accuracy]") == 0
     now = json.loads(path.read_text())
     assert now["recipe_configs"] and now["hardware"]["cpu"] == "of before"
+    assert now["config"]["report"] == ["accuracy"]
 
 
 def test_what_a_config_of_the_recipe_scores_is_set_by_the_grid(fake):

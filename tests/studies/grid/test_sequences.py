@@ -100,6 +100,12 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     )
     assert {"continue_from=null", *expected} < {*command}
     assert "continue_from=/january" not in command
+    # If each run starts without the one before it, all of them continue it.
+    own |= {"init_from": None, "replay.init_from": None}
+    command = training_command(
+        sequence, replace(second, overrides=own), tmp_path, None, after
+    )
+    assert "continue_from=/january" in command
     # One that replays the step's own pairs has no memory to carry on.
     own = {**second.overrides, "replay.selection": "current_batch"}
     assert carried(replace(second, overrides=own)) == expected[:1]

@@ -199,8 +199,8 @@ def test_the_summary_says_what_came_out(tmp_path):
     write_jsonl(path, rows)
     text = build_report(output).read_text().replace("\u00a0", " ")
     for said in (
-        "SFT, LLM-JEPA and ER-JEPA content on synth at equal training compute, with 2 "
-        "seeds each: 6 of 6 runs have ended",
+        "SFT, LLM-JEPA and ER-JEPA content on synth, with 2 seeds each: 6 of 6 runs have "
+        "ended",
         "ER-JEPA content 62.50% ± 17.68, SFT 40.00% ± 14.14, LLM-JEPA 30.00% ± 7.07.",
         "ER-JEPA content is 32.50 points above LLM-JEPA on average, and above it in 2 of 2.",
         "LLM-JEPA is 10.00 points below SFT on average, and above it in 1 of 2.",

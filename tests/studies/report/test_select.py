@@ -81,6 +81,10 @@ def test_controls_that_the_paper_does_not_have_claim_nothing(tmp_path):
     controls = {"a": CONTROL, "b": {**NO_REPLAY, "batch_size_times": 2}}
     results = results_of(tmp_path / "out", controls)
     assert [results.role(method) for method in "ab"] == [None, None]
+    methods = {"a": {**NO_REPLAY, "loss.jepa_weight": 0, "new_adapters": True}}
+    keys = {"continual": True, "datasets": {"synth": "tiny_synth", "b": "tiny_synth"}}
+    results = results_of(tmp_path / "sequence", methods, **keys)
+    assert results.role("a") is None
 
 
 def test_methods_of_one_role_are_all_compared_if_few(tmp_path):
