@@ -65,8 +65,8 @@ def results_of_cells(
 ) -> dict[str, list[Result]]:
     """Return the results of each finished cell, by its name, in the order of cells.
 
-    A cell without results has those of a cell that it equals. Cells without a file, which older
-    versions ran, have their lines in ``results.jsonl``.
+    A cell without results has those of a cell that it equals. Lines of ``results.jsonl`` whose cell
+    has no file are kept.
     """
     ran: dict[str, list[Result]] = {}
     for line in read_results(output_dir):
