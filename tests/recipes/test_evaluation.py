@@ -65,7 +65,7 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
     peft = trained / "epoch_0" / "adapter"
     summary = evaluate(tiny(tmp_path, f"checkpoint_dir={peft}"))
     assert summary.weights == "adapter"
-    assert predictions(tmp_path, "adapter") == expected
+    assert predictions(tmp_path, "epoch_0_adapter") == expected
 
     as_exported = tiny(tmp_path / "again", f"checkpoint_dir={merged}", "merged=True")
     assert evaluate(as_exported).weights == "merged"
