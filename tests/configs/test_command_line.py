@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import yaml
 
 import erjepa.configs
 from erjepa.commands.configs import main
@@ -117,6 +118,34 @@ def test_an_inherited_eval_dataset_is_said(
         "data than the run trains on; set eval_dataset, or eval_dataset=null"
     )
     assert said == [expected] * warns
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warns"),
+    [
+        ([], True),
+        (["eval_split=test"], False),
+        (["eval_split=validation"], False),
+        (["eval_dataset=null"], False),
+    ],
+)
+def test_an_eval_dataset_that_is_not_scored_is_said(
+    overrides, warns, run, tmp_path, caplog
+):
+    own = {"defaults": "tiny_synth", "eval_dataset": None, "eval_split": "validation"}
+    (tmp_path / "own.yaml").write_text(
+        yaml.safe_dump({**own, "validation": {"size": 0.1}})
+    )
+    eval_dataset = [f"eval_{key}" for key in OWN]
+    code, (cfg,) = run(
+        "--config", str(tmp_path / "own.yaml"), *eval_dataset, *overrides
+    )
+    said = [record.getMessage() for record in caplog.records]
+    expected = (
+        "eval_dataset was set but eval_split is validation: evaluation scores held-out "
+        "pairs of dataset; set eval_split=test"
+    )
+    assert code is None and said == [expected] * warns
 
 
 def test_an_unknown_config_lists_the_packaged_ones(run, capsys):
