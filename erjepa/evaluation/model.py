@@ -74,9 +74,8 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
     else:
         base = load_whole_weights(path, cfg)
     weights = {**base, **(adapter or initial_adapter_state(model, 0))}
-    parameters = dict(model.named_parameters())
     where = str(path or cfg.checkpointer.get("checkpoint_dir"))
-    require_same_model(parameters, weights, where)
+    require_same_model(dict(model.named_parameters()), weights, where)
     device = next(model.parameters()).device
     sharding.load_weights(cfg, model, weights, device)
     if adapter is None:

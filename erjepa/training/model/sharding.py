@@ -172,10 +172,11 @@ def load_weights(
             model, weights, device, strict=True, cpu_offload=offload
         )
         return
-    wanted = parameters_by_name(model)
-    state = {}
+    # Each replaces an earlier one, which is freed: an evaluation loads several models one after the
+    # other, and the device may have room for one.
+    replaced = parameters_by_name(model)
     for name, weight in weights.items():
-        parameter = wanted[name]
+        parameter = replaced.pop(name)
         weight = weight.to(device=device, dtype=parameter.dtype)
         if isinstance(parameter, NF4Tensor):
             weight = to_nf4(
@@ -183,8 +184,9 @@ def load_weights(
                 block_size=parameter.block_size,
                 scaler_block_size=parameter.scaler_block_size,
             )
-        state[name] = weight
-    model.load_state_dict(state, strict=True, assign=True)
+        owner, _, last = name.rpartition(".")
+        module = model.get_submodule(owner)
+        module.load_state_dict({last: weight}, strict=False, assign=True)
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:

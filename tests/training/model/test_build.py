@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from erjepa.evaluation.model import empty_model
+from erjepa.commands.doctor.memory import LiveBytes
+from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.training.model.build import build_model, require_same_model
 from tests.harness.models import small_decoder
 from tests.harness.runs import make_config
@@ -48,3 +49,22 @@ def test_layers_of_a_size_that_cannot_be_quantized():
         build_model(cfg, torch.device("cpu"), 1, "sdpa")
     with pytest.raises(ValueError, match=message):
         empty_model(cfg, torch.device("cpu"))
+
+
+class OnMeta(LiveBytes):
+    """Live bytes of the meta device, in place of a GPU's."""
+
+    def _count(self, storage):
+        if storage.device.type == "meta":
+            super()._count(storage)
+
+
+def test_an_evaluation_needs_room_for_one_model():
+    """Also to load another checkpoint after the first."""
+    cfg = make_config([], "tiny_synth")
+    with OnMeta([]) as live:
+        model = empty_model(cfg, torch.device("meta"))
+        for _ in range(2):
+            load_weights(model, cfg, None)
+    size = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    assert size < live.peak < 1.3 * size
