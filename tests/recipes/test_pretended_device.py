@@ -96,6 +96,12 @@ def test_training(name, tmp_path):
     assert sum(waits.values()) <= MOST_WAITS[name], waits
 
 
+def test_a_measured_update_waits_as_often_for_any_number_of_weights(tmp_path):
+    ((waits, _),) = train(on_cuda(tmp_path, "log_replay_gradients_every_n_steps=1"))
+    assert any("probe.py" in line for line in waits)
+    assert sum(waits.values()) <= 45, waits
+
+
 def test_ranks_call_the_same_collectives(tmp_path):
     """In one order, and each with tensors of one device, dtype and shape."""
     (waits, first), (_, second) = train(on_cuda(tmp_path, "batch_size=4"), 2)

@@ -57,10 +57,11 @@ class ReplayProbe:
             (_gradient(p) - new) / weight
             for p, new in zip(self._parameters, self._new, strict=True)
         ]
-        products = torch.zeros(3, dtype=torch.float64)
+        parts = []
         for new, replay in zip(self._new, gradients, strict=True):
             a, b = new.double(), replay.double()
-            products += torch.stack([(a * b).sum(), (a * a).sum(), (b * b).sum()]).cpu()
+            parts.append(torch.stack([(a * b).sum(), (a * a).sum(), (b * b).sum()]))
+        products = torch.stack(parts).sum(dim=0).cpu()  # waits once for the device
         if isinstance(self._parameters[0], DTensor):
             products = all_reduce_sum(products)
         dot, new_norm, norm = products[0], *products[1:].sqrt()
