@@ -67,7 +67,7 @@ class RecordMessages:
             )
         self.columns = {key: columns[key] for key in keys}
         self._transform = _TRANSFORMS[keys]()
-        self._system = new_system_prompt
+        self.system = new_system_prompt
 
     def __call__(self, fields: Mapping[str, Any]) -> dict[str, list[Message]]:
         """Return the chat of a record.
@@ -92,9 +92,9 @@ class RecordMessages:
                 require_text(value, f"column {column!r}", may_be_empty=is_optional)
             given[key] = value
         messages = self._transform(given)["messages"]
-        if self._system is not None:
+        if self.system is not None:
             turns = (m for m in messages if m.role != "system")
-            messages = [Message(role="system", content=self._system), *turns]
+            messages = [Message(role="system", content=self.system), *turns]
         return {"messages": messages}
 
     def user_text(self, text: str) -> str:

@@ -203,8 +203,14 @@ class PairedDataset(Dataset):
         return Pair(0, *self._template(self.chat_of(text)))
 
     def wordings(self) -> set[str]:
-        """Return the user messages for the source text "...", one for each way of asking."""
-        return {reader.user_text("...") for reader in self._readers}
+        """Return the prompts for the source text "...", one for each way of asking: the user
+        message after ``new_system_prompt``, if it is set.
+        """
+        systems = (getattr(r.to_messages, "system", None) for r in self._readers)
+        texts = (reader.user_text("...") for reader in self._readers)
+        return {
+            "\n".join(filter(None, turns)) for turns in zip(systems, texts, strict=True)
+        }
 
     def chat_of(self, text: str, system_prompt: str | None = None) -> list[Message]:
         """Return the chat of a source text and a placeholder target, as in the first dataset."""

@@ -333,7 +333,7 @@ class JobFinder:
             log.warning(
                 f"eval_dataset asks {one_line(other[0])!r}, and dataset "
                 f"{one_line(min(trained))!r}: unless an earlier run was trained on the first "
-                "prompt, set the same question, options or columns for both"
+                "prompt, set the same question, options, columns or new_system_prompt for both"
             )
 
     def _warn_or_raise(self, problem: str) -> None:

@@ -37,6 +37,21 @@ def test_the_metric_that_is_the_accuracy(cfg, tokenizer):
         read_examples(cfg("primary=f1"), tokenizer)
 
 
+@pytest.fixture
+def warned(tokenizer, monkeypatch, caplog):
+    """Return the warnings of an evaluation of the base model."""
+    jobs.log.propagate = True
+    for name in ("on_each_rank", "on_rank_zero"):
+        monkeypatch.setattr(jobs, name, lambda call, *given: call(*given))
+
+    def find(overrides):
+        cfg = load("tiny_synth", [*overrides, "task=null"])
+        jobs.JobFinder(cfg, tokenizer).find([None])
+        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+    return find
+
+
 @pytest.mark.parametrize(
     ("labels", "options", "said"),
     [
@@ -46,7 +61,7 @@ def test_the_metric_that_is_the_accuracy(cfg, tokenizer):
     ],
 )
 def test_a_prompt_that_training_does_not_have_is_said(
-    labels, options, said, tmp_path, tokenizer, monkeypatch, caplog
+    labels, options, said, tmp_path, warned
 ):
     """By default the options are those of the file."""
     overrides = []
@@ -56,15 +71,22 @@ def test_a_prompt_that_training_does_not_have_is_said(
         component = "erjepa.datasets.classification_dataset"
         overrides += [f"{key}={component}", f"{key}.source={file}"]
         overrides += [f"{key}.options={options}"]
-    cfg = load("tiny_synth", [*overrides, "task=null"])
-    jobs.log.propagate = True
-    for name in ("on_each_rank", "on_rank_zero"):
-        monkeypatch.setattr(jobs, name, lambda call, *given: call(*given))
-    jobs.JobFinder(cfg, tokenizer).find([None])
-    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert [said in line for line in warned] == ([] if said is None else [True])
+    lines = warned(overrides)
+    assert [said in line for line in lines] == ([] if said is None else [True])
     # The training pairs of an earlier run, which may have had that prompt, are not read.
-    assert all("unless an earlier run was trained" in line for line in warned)
+    assert all("unless an earlier run was trained" in line for line in lines)
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_system_prompt_of_training_alone_is_said(is_set, tmp_path, warned):
+    file = write_jsonl(tmp_path / "pairs.jsonl", [{"input": "a", "output": "b"}])
+    keys = ("dataset", "eval_dataset")
+    overrides = [f"{key}=erjepa.datasets.paired_dataset" for key in keys]
+    overrides += [f"{key}.source={file}" for key in keys]
+    overrides += [f"{key}.new_system_prompt=Be brief." for key in keys[: 1 + is_set]]
+    lines = warned(overrides)
+    assert len(lines) == (not is_set)
+    assert all("and dataset 'Be brief. ..." in line for line in lines)
 
 
 @pytest.mark.parametrize("row", [{"input": "a", "output": "b"}, {"input": "a"}])
