@@ -9,6 +9,7 @@ from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import digest_of_weights
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.configs import Config
 from erjepa.training.model import sharding
@@ -26,6 +27,7 @@ from erjepa.training.run.earlier_weights import (
     load_base,
     load_whole_weights,
     require_trained_over,
+    warn_of_other_base,
 )
 
 
@@ -71,6 +73,8 @@ def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> N
             adapter, _ = load_adapter(path, str(path), cfg, model)
         cfg = replace(cfg, base_adapters=found_adapters(cfg, path))
         base, _ = load_base(cfg, checkpoint_reader(cfg), model)
+        if path is not None:
+            warn_of_other_base(path, str(path), digest_of_weights(base))
     else:
         base = load_whole_weights(path, cfg)
     weights = {**base, **(adapter or initial_adapter_state(model, 0))}

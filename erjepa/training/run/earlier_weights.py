@@ -233,14 +233,17 @@ def config_of(path: Path) -> Mapping[str, Any]:
     return {} if file is None else resolved(merged(str(file)))
 
 
-def warn_of_other_base(adapter: Path, cfg: Config, digest: str) -> None:
-    """Warn if a run trained an adapter over other base weights than those of ``digest``."""
+def warn_of_other_base(adapter: Path, named: str, digest: str) -> None:
+    """Warn if a run trained an adapter over other base weights than those of ``digest``.
+
+    Args:
+        named: what the user calls the adapter.
+    """
     if checkpoint.progress_of(adapter).get("base_weights", digest) != digest:
         utils.log_rank_zero(
             log,
-            f"{named_start(cfg)} was trained over other base weights than those of "
-            "this run, over which its adapter computes something else; set the base model of that "
-            "run",
+            f"{named} was trained over other base weights than those of this config, over which "
+            "its adapter computes something else; set the base model of its run",
             level=logging.WARNING,
         )
 

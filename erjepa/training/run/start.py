@@ -248,7 +248,7 @@ def load_start(
     state, changed = None, set[str]()
     if path is None:
         if cfg.init_from is not None and get_adapter_params(model.decoder):
-            warn_of_other_base(starts[cfg.init_from], cfg, digest)
+            warn_of_other_base(starts[cfg.init_from], named_start(cfg), digest)
         started_from = {
             str(Path(run)): os.path.relpath(found, run)
             for run, found in starts.items()
