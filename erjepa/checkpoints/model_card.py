@@ -147,9 +147,9 @@ def model_card(
         tags = ["torchtune", "lora", "er-jepa"]
         use = _USE_ADAPTER if has_peft else _USE_MODEL
         alpha = model.get("lora_alpha")
-        kind = "LoRA"
+        kind = "DoRA" if model.get("use_dora") else "LoRA"
         if model.get("quantize_base"):
-            kind = "QLoRA"
+            kind = f"Q{kind}"
             use += _USE_QUANTIZED if has_peft else ""
         rows["adapter"] = markdown(f"{kind}, rank {rank}, alpha {alpha}")
     else:

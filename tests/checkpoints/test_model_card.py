@@ -213,6 +213,8 @@ def test_no_peft_adapter_is_promised_where_there_is_none():
 def test_a_quantized_base_is_named(has_peft):
     card = model_card(config(model__quantize_base=True), {}, has_peft)
     assert "| adapter | QLoRA, rank 32, alpha 64 |" in card
+    dora = config(model__use_dora=True)
+    assert "| adapter | DoRA, rank 32, alpha 64 |" in model_card(dora, {}, has_peft)
     assert ("trained over the 4-bit base" in card) == has_peft
     assert "4-bit" not in model_card(config(), {}, has_peft)
 
