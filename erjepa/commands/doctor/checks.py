@@ -71,6 +71,7 @@ _REMEDIES = {
     "set a smaller batch_size and more gradient_accumulation_steps",
     "logits": "set a smaller batch_size and more gradient_accumulation_steps",
     "replay memory": "set a smaller replay.capacity",
+    "answers": "set validation.generate=0",
 }
 
 T = TypeVar("T")

@@ -60,7 +60,8 @@ def memory_parts(
         Part to bytes; their sum is the peak. The parts are ``weights`` of this rank, ``gathered
         weights`` (unsharded, while layers run), ``gradients``, ``optimizer``, ``averaged
         weights``, ``activations``, ``logits`` (the increase of the peak through the logits at
-        all labels) and ``replay memory``.
+        all labels), ``replay memory`` and ``answers`` (the increase through
+        ``validation.generate``, which gathers all weights, between two steps).
     """
     model, replay = run.model, run.cfg.replay
     call_in_modules(model, "rope_init")  # rotary embeddings, which meta cannot compute
@@ -86,6 +87,11 @@ def memory_parts(
         slot, projection = slot_bytes(run.slot_settings, model.embed_dim)
         slots = replay.capacity + reserved_slots(replay, inherited)
         parts["replay memory"] = slots * slot + projection
+    parts["answers"] = 0
+    if cfg.validation.generate:
+        of_step = ("gathered weights", "gradients", "activations", "logits")
+        everything = _gathered(replace(cfg, fsdp_reshard_after_forward=False), groups)
+        parts["answers"] = max(0, everything - sum(parts[part] for part in of_step))
     return parts
 
 

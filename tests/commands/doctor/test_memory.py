@@ -98,6 +98,20 @@ def test_a_quantized_base_on_the_cpu_is_gathered_in_bfloat16():
     assert gathered(True, False) < gathered(True, True) == gathered(False, True)
 
 
+def test_answers_need_all_weights_at_once():
+    """Where a step frees those of a layer, a validation does not."""
+
+    def parts(answered, reshards):
+        keys = ["model.lora_rank=8", "batch_size=1", "max_seq_len=128"]
+        keys += [f"fsdp_reshard_after_forward={reshards}", "validation.size=8"]
+        return counted(make_config([*keys, f"validation.generate={answered}"]), 2)
+
+    freed, kept = parts(4, True), parts(4, False)
+    of_step = ("gathered weights", "gradients", "activations", "logits", "answers")
+    assert sum(freed[part] for part in of_step) == kept["gathered weights"]
+    assert freed["answers"] > 0 == kept["answers"] == parts(0, True)["answers"]
+
+
 @contextmanager
 def allocations():
     """Changes of the allocated bytes, in order, after the context."""
