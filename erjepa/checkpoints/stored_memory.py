@@ -28,7 +28,7 @@ from erjepa.datasets import Pair, TokenizedPairs, numbered
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.state import Natural, ReplayState, SparseAddresses
 from erjepa.utils.checked import checked
-from erjepa.utils.files import open_regular
+from erjepa.utils.files import EMA, PEFT, open_regular
 from erjepa.utils.jsonl import jsonl_of, parse_json, to_jsonl
 
 _Caller = Callable[[Callable[[], Any]], Any]
@@ -348,8 +348,14 @@ def open_memory(
 
 
 def memory_folder(path: Path) -> Path | None:
-    """Return the folder of the memory that :func:`open_memory` opens, or ``None``."""
-    for folder in (path, path / MEMORY):
+    """Return the folder of the memory that :func:`open_memory` opens, or ``None``.
+
+    The averaged weights and the PEFT adapter in a checkpoint have the memory of the checkpoint.
+    """
+    folders = [path, path / MEMORY]
+    if path.name in (EMA, PEFT):
+        folders.append(path.parent / MEMORY)
+    for folder in folders:
         if any((folder / name).exists() for name in (ABOUT, SLOTS)):
             return folder
     memories = [checkpoint / MEMORY for checkpoint in saved(path)]

@@ -230,6 +230,19 @@ def test_an_average_that_is_not_continued_is_named(base, data, tmp_path, carried
     assert at_start(cfg, 1, lambda _: carried) == expected
 
 
+@pytest.mark.parametrize("part", ["ema", "adapter"])
+def test_a_part_of_a_checkpoint_is_continued_with_its_memory(
+    base, data, tmp_path, warned, part
+):
+    train(config(base, data, tmp_path / "first", stop__steps=1))
+    start = tmp_path / "first" / "epoch_0_step_1" / part
+    cfg = config(base, data, tmp_path / "second", continue_from=start)
+    assert at_start(cfg, 1, lambda recipe: len(recipe._memory.earlier)) > 0
+    cfg = config(base, data, tmp_path / "second", init_from=start)
+    said = at_start(cfg, 1, lambda _: warned)
+    assert any(f"none of it: continue_from={start}" in text for text in said)
+
+
 def test_merged_and_peft_compute_what_they_do(base, data, tmp_path):
     train(config(base, data, tmp_path, stop__steps=3, optimizer__lr=3e-2))
     path = tmp_path / "epoch_0_step_3"
