@@ -41,9 +41,8 @@ def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
         with parser.errors(arguments):
             given = arguments.config, arguments.overrides
             config = load(*given)
-            if (warning := _scores_other(config, *given)) and os.environ.get(
-                "RANK", "0"
-            ) == "0":
+            warning = _scores_other(config, *given)
+            if warning and os.environ.get("RANK", "0") == "0":
                 log.warning(warning)
             sys.exit(recipe_main(config))
 
@@ -52,19 +51,14 @@ def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
 
 def _scores_other(config: Config, name: str, overrides: Sequence[str]) -> str | None:
     """Return a warning if evaluation scores other data than the command line suggests."""
-    if config.eval_split == "test":
-        if inherits_eval_dataset(name, overrides):
-            return (
-                "dataset was changed but eval_dataset was not: evaluation scores other data than "
-                "the run trains on; set eval_dataset, or eval_dataset=null"
-            )
-        return None
     typed = {override.split("=")[0].split(".")[0] for override in overrides}
-    if (
-        config.eval_dataset is not None
-        and "eval_dataset" in typed
-        and "eval_split" not in typed
-    ):
+    if config.eval_split == "test" and inherits_eval_dataset(name, overrides):
+        return (
+            "dataset was changed but eval_dataset was not: evaluation scores other data than "
+            "the run trains on; set eval_dataset, or eval_dataset=null"
+        )
+    is_typed_alone = "eval_dataset" in typed and "eval_split" not in typed
+    if config.eval_split == "validation" and is_typed_alone and config.eval_dataset:
         return (
             "eval_dataset was set but eval_split is validation: evaluation scores held-out pairs "
             "of dataset; set eval_split=test"

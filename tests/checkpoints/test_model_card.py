@@ -213,10 +213,15 @@ def test_no_peft_adapter_is_promised_where_there_is_none():
 def test_a_quantized_base_is_named(has_peft):
     card = model_card(config(model__quantize_base=True), {}, has_peft)
     assert "| adapter | QLoRA, rank 32, alpha 64 |" in card
-    dora = config(model__use_dora=True)
-    assert "| adapter | DoRA, rank 32, alpha 64 |" in model_card(dora, {}, has_peft)
     assert ("trained over the 4-bit base" in card) == has_peft
     assert "4-bit" not in model_card(config(), {}, has_peft)
+
+
+@pytest.mark.parametrize(("is_quantized", "kind"), [(False, "DoRA"), (True, "QDoRA")])
+def test_dora_is_named(is_quantized, kind):
+    keys = {"model__use_dora": True, "model__quantize_base": is_quantized}
+    card = model_card(config(**keys), {}, True)
+    assert f"| adapter | {kind}, rank 32, alpha 64 |" in card
 
 
 def test_adapters_in_the_base_are_named():
