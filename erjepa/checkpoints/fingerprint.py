@@ -37,11 +37,12 @@ _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
 # Whether a memory was inherited, from wherever; a resumed run has it in its checkpoints.
 _INHERITS = "replay.init_from"
 # A resumed run cannot change these: they determine its position in the data, which of the pairs
-# before it are in the memory, and what the run started with.
+# before it are in the memory, the shapes of its weights, and what the run started with.
 _FIXED = (
     *("seed", "shuffle", "pairs of a step", "replayed share", "replay.share"),
     *("replay.draw_from", "loss.jepa_every"),
     *("validation.size", "validation.seed", "max_steps_per_epoch", "dataset.weight"),
+    *("model.lora_rank", "num_predictor_tokens"),
     _INHERITS,
 )
 # A resumed run cannot change these once it has a memory.
@@ -187,7 +188,8 @@ def changed_keys(
             "A resumed run keeps its seed, shuffle, its batch_size x "
             "gradient_accumulation_steps x ranks, max_steps_per_epoch, the weights of its "
             "datasets, replay.share, replay.draw_from, whether it replays a share, "
-            "loss.jepa_every, its validation pairs, and the memory that it started with."
+            "loss.jepa_every, its validation pairs, model.lora_rank, num_predictor_tokens, and the "
+            "memory that it started with."
         )
     capacity = "replay.capacity"
     shrinks = capacity in refused and current[capacity] < saved[capacity]
