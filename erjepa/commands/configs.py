@@ -137,6 +137,13 @@ def _init(args: argparse.Namespace) -> None:
         args.overrides,
     )
     dataset = values["dataset"]
+    if dataset["_component_"] != component:
+        other = dataset["_component_"]
+        keys = [f"dataset={other}", f"dataset.source={args.data}"]
+        command = shlex.join(
+            ["erjepa", "configs", "cp", args.config, str(args.file), *keys]
+        )
+        raise ValueError(f"init is for {component}; for another dataset: {command}")
     own = {"_component_", *inspect.signature(paired_dataset).parameters} - {"split"}
     of_the_hub = {key: value for key, value in dataset.items() if key not in own}
     records = flat(load_records(source, **of_the_hub))

@@ -1,6 +1,7 @@
 """``erjepa configs init`` writes a config for the user's own data."""
 
 import json
+import shlex
 
 import pytest
 from omegaconf import OmegaConf
@@ -98,6 +99,16 @@ def test_a_column_map_that_is_no_mapping(here, capsys):
     with pytest.raises(SystemExit):
         init("my.yaml", "--data", "pairs.jsonl", "dataset.column_map=prompt")
     assert "dataset.column_map: input should be an object" in capsys.readouterr().err
+
+
+def test_a_dataset_of_other_records_is_copied_instead(here, capsys):
+    component = "erjepa.datasets.classification_dataset"
+    (here / "reviews.jsonl").write_text('{"text": "a", "label": "b"}\n')
+    with pytest.raises(SystemExit):
+        init("my.yaml", "--data", "reviews.jsonl", f"dataset={component}")
+    main(shlex.split(capsys.readouterr().err.rpartition("dataset: erjepa ")[2]))
+    section = load("my.yaml", []).as_dict()["dataset"]
+    assert section == {"_component_": component, "source": "reviews.jsonl"}
 
 
 def test_records_that_cannot_be_trained_on_get_no_config(here, capsys):
