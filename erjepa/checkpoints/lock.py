@@ -48,6 +48,7 @@ class FolderLock:
 
     Raises:
         BlockingIOError: naming the holder, if the folder is locked.
+        OSError: naming the lock file, if the disk is full.
     """
 
     def __init__(self, folder: Path, what: str, *, inherited: bool = False) -> None:
@@ -67,8 +68,10 @@ class FolderLock:
         self._file.truncate(0)
         now = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = Holder(what, os.getpid(), socket.gethostname(), now)
-        self._file.write(json.dumps(asdict(holder)) + "\n")
-        self._file.flush()
+        try:
+            os.write(self._file.fileno(), json.dumps(asdict(holder)).encode() + b"\n")
+        except OSError as error:  # a full disk
+            raise OSError(error.errno, error.strerror, str(folder / LOCK)) from error
         if not inherited and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._file.close)
         # Releases the lock and removes its file.

@@ -1,5 +1,6 @@
 """One run or grid writes to a folder at a time, and its lock ends with its process."""
 
+import errno
 import json
 import os
 import signal
@@ -37,6 +38,17 @@ def holder(folder, **settings):
 def end(pid):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(lock.os, "write", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*/out/\.lock"):
+        FolderLock(tmp_path / "out", "run")
+    monkeypatch.undo()
+    FolderLock(tmp_path / "out", "run").release()
 
 
 def test_a_second_run_is_refused_and_told_who_holds_the_folder(tmp_path):
