@@ -112,6 +112,7 @@ def of_texts(tokenizer, *, size):
             f"dataset={__name__}.of_texts dataset.size=0",
             "dataset: its builder returned a Texts of nothing, not of pairs.",
         ),
+        ("dataset.size=0", "dataset: its builder returned no pairs"),
         (
             "model.vocab_size=90 loss.jepa_weight=0 replay.weight=0 dataset.size=9",
             "but the model has 90 embeddings; resize them",

@@ -20,14 +20,16 @@ def build_dataset(
     """Build the pairs of a config's ``dataset``: one component, or a list of them to concatenate.
 
     Raises:
-        ValueError: naming ``key``, if an argument of a builder is invalid, or if it returns
-            something other than pairs.
+        ValueError: naming ``key``, if an argument of a builder is invalid, or if it returns no
+            pairs or something other than pairs.
     """
     built = []
     for place, part in _places(section, key):
         dataset = _build(part, tokenizer, place)
         count = len(dataset) if hasattr(dataset, "__len__") else 0
-        if not (count and isinstance(dataset, PairedDataset)):
+        if not count and isinstance(dataset, PairedDataset):
+            raise ValueError(f"{place}: its builder returned no pairs")
+        if not isinstance(dataset, PairedDataset):
             what = type(dataset[0]).__name__ if count else "nothing"
             raise ValueError(
                 f"{place}: its builder returned a {type(dataset).__name__} of {what}, not of "

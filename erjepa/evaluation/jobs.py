@@ -133,7 +133,7 @@ def _checkpoints(cfg: Config) -> Sequence[Path]:
         if len(set(map(checkpoint.score_name, paths))) < len(paths):
             raise ValueError(
                 f"checkpoint_dir={given}: results go to folders of these names, so "
-                "the names must differ"
+                "the names must differ; score these checkpoints one by one"
             )
         return paths
     saved = checkpoint.saved(Path(cfg.output_dir))
