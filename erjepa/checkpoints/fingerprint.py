@@ -37,14 +37,15 @@ _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
 # Whether a memory was inherited, from wherever; a resumed run has it in its checkpoints.
 _INHERITS = "replay.init_from"
 # A resumed run cannot change these: they determine its position in the data, which of the pairs
-# before it are in the memory, the shapes of its weights, and what the run started with.
+# before it are in the memory, and what the run started with.
 _FIXED = (
     *("seed", "shuffle", "pairs of a step", "replayed share", "replay.share"),
     *("replay.draw_from", "loss.jepa_every"),
     *("validation.size", "validation.seed", "max_steps_per_epoch", "dataset.weight"),
-    *("model.lora_rank", "num_predictor_tokens"),
     _INHERITS,
 )
+# Shapes of weights: with another, those of the checkpoint would not load.
+_SHAPES = ("model.lora_rank", "num_predictor_tokens")
 # A resumed run cannot change these once it has a memory.
 _OF_MEMORY = (
     *("dataset", "replay.on_revisit"),
@@ -188,8 +189,7 @@ def changed_keys(
             "A resumed run keeps its seed, shuffle, its batch_size x "
             "gradient_accumulation_steps x ranks, max_steps_per_epoch, the weights of its "
             "datasets, replay.share, replay.draw_from, whether it replays a share, "
-            "loss.jepa_every, its validation pairs, model.lora_rank, num_predictor_tokens, and the "
-            "memory that it started with."
+            "loss.jepa_every, its validation pairs, and the memory that it started with."
         )
     capacity = "replay.capacity"
     shrinks = capacity in refused and current[capacity] < saved[capacity]
@@ -199,8 +199,10 @@ def changed_keys(
             "The memory keeps its dataset, on_revisit and addresses, and cannot shrink; to change "
             f"that, set a new output_dir and continue_from={where}"
         )
+    if any(key in _SHAPES for key in refused):
+        lines.append(f"A resumed run keeps {' and '.join(_SHAPES)}.")
     turns_replay = "replayed share" in refused  # on or off
-    kept = {*_FIXED, *of_memory, *["replay.weight"] * turns_replay}
+    kept = {*_FIXED, *_SHAPES, *of_memory, *["replay.weight"] * turns_replay}
     if free := sorted(key for key in refused if key not in kept):
         allowing = shlex.quote(f"resume_changes=[{','.join(free)}]")
         lines.append(f"Keep what it had, or allow the change: {allowing}")
