@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,8 @@ def merged(name: str) -> dict[str, Any]:
 
 def _levels(name: str) -> list[dict[str, Any]]:
     """Return the merged values: empty, then after each file from the base up."""
-    levels: list[dict[str, Any]] = [{}]
-    for _, values in reversed(chain(name)):
-        levels.append(merge(levels[-1], values))
-    return levels
+    from_base_up = (values for _, values in reversed(chain(name)))
+    return list(accumulate(from_base_up, merge, initial={}))
 
 
 def inherits_eval_dataset(name: str, overrides: Sequence[str]) -> bool:
@@ -147,10 +145,8 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     A section of ``changes`` with ``_component_`` replaces that of ``base``. The keys of entries of a
     list are their numbers, as texts.
     """
-    merged = dict(base)
-    for key, value in changes.items():
-        merged[key] = _merged(merged.get(key), value)
-    return merged
+    changed = {key: _merged(base.get(key), value) for key, value in changes.items()}
+    return {**base, **changed}
 
 
 def _merged(before: Any, value: Any) -> Any:
