@@ -8,10 +8,9 @@ from torchtune.data import InputOutputToMessages
 from erjepa.checkpoints.prompt_format import stored_prompt, write_prompt_format
 from erjepa.configs import Component
 from erjepa.datasets import PairedDataset, Record, build_dataset
-from tests.harness.data import write_jsonl
+from tests.harness.data import chat, write_jsonl
 
-TURNS = [("system", "Convert."), ("user", "a"), ("assistant", "b")]
-CHAT = {"messages": [{"role": role, "content": content} for role, content in TURNS]}
+CHAT = chat("a", "b", "Convert.")
 DATASETS = {
     "columns": ({"question": "a", "answer": "b"}, "paired", {}),
     "chat": (CHAT, "paired", {}),

@@ -55,6 +55,10 @@ FILES = {
 }
 
 
+def rows_of(source, split="train"):
+    return [record.fields for record in load_records(str(source), split=split)]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_files(tmp_path, name):
     write, place = FILES[name]
@@ -84,8 +88,7 @@ def test_the_delimiter_is_the_one_that_gives_equal_rows(
         with pytest.raises(ValueError, match=cells):
             load_records(str(tmp_path / "a.csv"))
         return
-    records = load_records(str(tmp_path / "a.csv"))
-    assert [list(fields) for _, fields in records] == [columns] * cells
+    assert [list(row) for row in rows_of(tmp_path / "a.csv")] == [columns] * cells
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
@@ -93,7 +96,7 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
         path = tmp_path / name
         FILES[name][0](path)
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-        assert [fields for _, fields in load_records(str(path))] == ROWS
+        assert rows_of(path) == ROWS
 
 
 def test_folders(tmp_path):
@@ -114,13 +117,11 @@ def test_folders(tmp_path):
     (tmp_path / "bad" / "a.csv").write_text("input,output\n1\n")
     with pytest.raises(ValueError, match=r"bad/a.csv:2: 1 cells, but 2 columns"):
         load_records(str(tmp_path / "bad"))
-    cells = [fields for _, fields in load_records(str(tmp_path / "tables"))]
-    assert cells == [
+    assert rows_of(tmp_path / "tables") == [
         {"input": "007", "output": "NA"},
         {"input": "1.50", "output": "true"},
     ]
-    (record,) = load_records(str(tmp_path / "splits"), split="test")
-    assert record.fields == ROWS[2]
+    assert rows_of(tmp_path / "splits", split="test") == [ROWS[2]]
     with pytest.raises(ValueError, match=r"no split 'dev'; it has \['train', 'test'\]"):
         load_records(str(tmp_path / "splits"), split="dev")
     write_lines(tmp_path / "files" / "train.jsonl")
@@ -151,8 +152,7 @@ def test_folders(tmp_path):
 def test_a_saved_dataset_has_the_split_that_it_was_loaded_as(tmp_path, loaded, has):
     rows = datasets.Dataset.from_list(ROWS, split=loaded)
     rows.save_to_disk(tmp_path)
-    records = load_records(str(tmp_path), split=has)
-    assert [fields for _, fields in records] == ROWS
+    assert rows_of(tmp_path, split=has) == ROWS
     for other in ("validation", "validation[:50%]", "all"):
         with pytest.raises(ValueError, match=rf"no split .*'{re.escape(has)}'\]. Set"):
             load_records(str(tmp_path), split=other)
@@ -161,8 +161,7 @@ def test_a_saved_dataset_has_the_split_that_it_was_loaded_as(tmp_path, loaded, h
 def test_a_saved_dataset_without_a_split_has_any(tmp_path):
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path)
     for split in ("train", "test"):
-        records = load_records(str(tmp_path), split=split)
-        assert [fields for _, fields in records] == ROWS
+        assert rows_of(tmp_path, split=split) == ROWS
     assert len(load_records(str(tmp_path), split="test[-1:]")) == 1
 
 
@@ -174,8 +173,8 @@ def test_parts_of_the_splits_of_a_folder(tmp_path, names):
     records = load_records(str(tmp_path), split="test[:50%]+train[-1:]")
     assert [r.fields["input"] for r in records] == ["000", "001", "003"]
     assert records[2].where == f"{tmp_path}/{names[0]}.csv:5"
-    both = load_records(str(tmp_path), split="train+test")
-    assert [r.fields["input"] for r in both] == ["000", "001", "002", "003"] * 2
+    both = rows_of(tmp_path, split="train+test")
+    assert [row["input"] for row in both] == ["000", "001", "002", "003"] * 2
     for split in ("train[:5", "train[a:]"):
         with pytest.raises(ValueError, match=rf"dataset.split={re.escape(split)}: "):
             load_records(str(tmp_path), split=split)
@@ -284,8 +283,7 @@ def test_the_suffix_of_a_url_is_that_of_its_path(monkeypatch, tmp_path):
         return str(tmp_path / "file")
 
     monkeypatch.setattr(datasets.DownloadManager, "download", download)
-    records = load_records("https://host/a.tsv?download=true")
-    assert [fields for _, fields in records] == ROWS
+    assert rows_of("https://host/a.tsv?download=true") == ROWS
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path):

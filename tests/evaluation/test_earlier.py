@@ -30,16 +30,22 @@ def data(name):
 
 @pytest.fixture
 def write_run(tmp_path, monkeypatch):
-    """Writes a run that started from others, and evaluations: folder name to dataset."""
+    """Writes a run that started from others, and evaluations: folder name to dataset.
+
+    Its checkpoints may record those that the others stood for, by ``started_from``.
+    """
     monkeypatch.chdir(tmp_path)
 
-    def write(name, *starts, scores=(), compared=(), **keys):
+    def write(name, *starts, scores=(), compared=(), started_from=None, **keys):
         weights, *memories = starts or (None,)
         of_name = {"output_dir": name, "eval_dataset": data(name)}
         keys = {**of_name, "init_from": weights, **keys}
         keys["replay"] = {"init_from": memories or None}
         for folder in ("epoch_0", "epoch_1/ema"):
             (tmp_path / name / folder).mkdir(parents=True)
+        for folder in ("epoch_0", "epoch_1", "epoch_1/ema") if started_from else ():
+            progress = json.dumps({"started_from": started_from})
+            (tmp_path / name / folder / "progress.json").write_text(progress)
         (tmp_path / name / CONFIG).write_text(yaml.safe_dump(keys))
         for folder, dataset in dict(scores).items():
             weights = folder.removesuffix("_merged")
@@ -114,12 +120,8 @@ def test_runs_that_were_trained_further_since(write_run, tmp_path):
     if its run has deleted it since.
     """
     write_run("a", scores={"epoch_0": data("x")})
-    write_run("b", "a", "./a")
-    write_run("c", "b", output_dir="c")
-    for run, newest in (("b", {"a": "epoch_0"}), ("c", {"b": "epoch_0"})):
-        for folder in ("epoch_0", "epoch_1"):
-            progress = json.dumps({"started_from": newest})
-            (tmp_path / run / folder / "progress.json").write_text(progress)
+    write_run("b", "a", "./a", started_from={"a": "epoch_0"})
+    write_run("c", "b", output_dir="c", started_from={"b": "epoch_0"})
     assert list(found(tmp_path / "b" / "epoch_1")) == ["a/epoch_0"]
     (tmp_path / "a" / "epoch_0").rmdir()
     b, a = found(tmp_path / "c" / "epoch_1").values()
@@ -134,10 +136,7 @@ def test_averaged_weights_of_a_checkpoint_that_was_deleted(write_run, tmp_path, 
     write_run("a", scores=scores, ema_decay=decay)
     summary = tmp_path / "a" / "evaluation" / "epoch_0_ema" / "summary.json"
     summary.write_text(summary.read_text().replace("epoch_0_ema", "epoch_0/ema"))
-    write_run("b", "a")
-    progress = json.dumps({"started_from": {"a": "epoch_0"}})
-    for folder in ("epoch_1", "epoch_1/ema"):
-        (tmp_path / "b" / folder / "progress.json").write_text(progress)
+    write_run("b", "a", started_from={"a": "epoch_0"})
     (tmp_path / "a" / "epoch_0").rmdir()
     (last,) = found(tmp_path / "b" / "epoch_1").values()
     assert last.scores_on(data("x"))[0].name == "epoch_0"
@@ -200,7 +199,7 @@ def test_a_checkpoint_may_have_any_name(write_run, tmp_path):
 def test_scores_of_best_are_those_of_the_checkpoint_it_stood_for(write_run, tmp_path):
     """Whose weights they have: since then the link may have led to another."""
     write_run("a", scores={"best": data("x"), "best_ema": data("y")})
-    write_run("b", "a/best")
+    write_run("b", "a/best", started_from={"a/best": "../best_step_1"})
     first, best = tmp_path / "a" / "best_step_1", tmp_path / "a" / "best"
     (first / "ema").mkdir(parents=True)
     for weights, name in ((first, "best"), (first / "ema", "best_ema")):
@@ -212,9 +211,6 @@ def test_scores_of_best_are_those_of_the_checkpoint_it_stood_for(write_run, tmp_
     best.symlink_to(first.name)
     summary = path.with_name("summary.json")
     summary.write_text(summary.read_text().replace("a/best_ema", "a/best/ema"))
-    progress = json.dumps({"started_from": {"a/best": "../best_step_1"}})
-    for folder in ("epoch_1", "epoch_1/ema"):
-        (tmp_path / "b" / folder / "progress.json").write_text(progress)
     (last,) = found(tmp_path / "b" / "epoch_1").values()
     (averaged,) = found(tmp_path / "b" / "epoch_1" / "ema").values()
     assert last.scores_on(data("x")) and averaged.scores_on(data("y"))
@@ -296,10 +292,9 @@ def test_runs_that_were_moved_together(write_run, tmp_path, monkeypatch, disk):
     disk = disk.format(old=old)
     write_run("a", output_dir=f"{disk}a", scores={"epoch_0": data("a")})
     merged = [str(old / "a" / "epoch_0")]
-    write_run("b", f"{disk}a", output_dir=f"{disk}b", base_adapters=merged)
+    keys = {"base_adapters": merged, "started_from": {f"{disk}a": "epoch_0"}}
+    write_run("b", f"{disk}a", output_dir=f"{disk}b", **keys)
     write_run("c", None, f"{disk}b", output_dir=f"{disk}c", base_adapters=merged)
-    progress = json.dumps({"started_from": {f"{disk}a": "epoch_0"}})
-    (tmp_path / "b" / "epoch_1" / "progress.json").write_text(progress)
     new.mkdir()
     for run in "abc":
         (tmp_path / run).rename(new / run)

@@ -38,11 +38,15 @@ def test_the_metric_that_is_the_accuracy(cfg, tokenizer):
 
 
 @pytest.fixture
-def warned(tokenizer, monkeypatch, caplog):
-    """Return the warnings of an evaluation of the base model."""
-    jobs.log.propagate = True
+def one_rank(monkeypatch):
     for name in ("on_each_rank", "on_rank_zero"):
         monkeypatch.setattr(jobs, name, lambda call, *given: call(*given))
+
+
+@pytest.fixture
+def warned(tokenizer, one_rank, caplog):
+    """Return the warnings of an evaluation of the base model."""
+    jobs.log.propagate = True
 
     def find(overrides):
         cfg = load("tiny_synth", [*overrides, "task=null"])
@@ -91,11 +95,9 @@ def test_a_system_prompt_of_training_alone_is_said(is_set, tmp_path, warned):
 
 @pytest.mark.parametrize("row", [{"input": "a", "output": "b"}, {"input": "a"}])
 def test_scores_do_not_need_the_pairs_of_training(
-    row, cfg, tmp_path, tokenizer, monkeypatch
+    row, cfg, tmp_path, tokenizer, one_rank
 ):
     """Whose file may have been overwritten since: with fewer pairs, or with none."""
-    for name in ("on_each_rank", "on_rank_zero"):
-        monkeypatch.setattr(jobs, name, lambda call, *given: call(*given))
     file = write_jsonl(tmp_path / "train.jsonl", [row])
     keys = ["dataset=erjepa.datasets.paired_dataset", f"dataset.source={file}"]
     finder = jobs.JobFinder(cfg(*keys, "validation.size=1"), tokenizer)

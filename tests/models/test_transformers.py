@@ -55,7 +55,7 @@ from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator, attention_mask
 from erjepa.training.model.build import build_model, checkpoint_layers
 from erjepa.training.run.packed_rows import require_packable
-from tests.harness.models import BASE_SHAPE, random_pair, random_pairs, write_base
+from tests.harness.models import BASE_SHAPE, random_pairs, write_base
 from tests.harness.transformers_models import (
     FAMILIES,
     MAMBA,
@@ -67,6 +67,8 @@ from tests.harness.transformers_models import (
     write_folder,
 )
 from tests.reference.llm_jepa import llm_jepa_loss
+
+CPU = torch.device("cpu")
 
 
 def tree(prefix: int, *branches: int):
@@ -160,8 +162,7 @@ def perturbed(family, attention="dense", **extra):
     decoder = TransformersDecoder(random_model(family, **extra))
     for weight in decoder.parameters():
         weight.data += 0.05 * torch.randn_like(weight)
-    rng = random.Random(0)
-    pairs = [random_pair(i, rng) for i in range(3)]
+    pairs = random_pairs(3)
     return PackedDecoder(decoder, attention=attention), pairs
 
 
@@ -181,9 +182,9 @@ def test_a_model_that_mixes_the_texts_of_a_row_reads_a_text_per_row(
     model, pairs = perturbed(family, **extra)
     assert not model.decoder.reads_packed_rows
     with pytest.raises(ValueError, match=message):
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
     model.attend_by("causal")
-    require_packable(model, pairs, torch.device("cpu"), "NAME")
+    require_packable(model, pairs, CPU, "NAME")
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
@@ -191,13 +192,13 @@ def test_a_model_that_mixes_the_texts_of_a_row_reads_a_text_per_row(
 def test_a_model_that_attends_under_a_mask_reads_any_rows(family, attention):
     model, pairs = perturbed(family, attention)
     assert model.decoder.reads_packed_rows
-    require_packable(model, pairs, torch.device("cpu"), "NAME")
+    require_packable(model, pairs, CPU, "NAME")
 
 
 def test_the_remedy_is_named(monkeypatch):
     model, pairs = perturbed("lfm2")
     with pytest.raises(ValueError, match="rounding .*; set attention=causal, a text"):
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
     body = TransformersDecoder.body
 
     def sees_later_tokens(*arguments):
@@ -207,7 +208,7 @@ def test_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(TransformersDecoder, "body", sees_later_tokens)
     model.attend_by("causal")
     with pytest.raises(ValueError, match="differ by .*; choose another model"):
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
 
 
 def test_a_model_without_layers_is_refused():
@@ -227,8 +228,7 @@ def test_the_loss_and_its_gradients_of_rows_of_one_text(family, num_batches):
         train_predictor_tokens=not reads_tokens,
         attention="causal",
     )
-    rng = random.Random(0)
-    pairs = [random_pair(i, rng) for i in range(5)]
+    pairs = random_pairs(5)
     weights = [p for p in packed.parameters() if p.requires_grad]
     if not reads_tokens:
         torch.nn.init.normal_(packed.predictor, std=0.5)
@@ -353,15 +353,15 @@ def test_stored_constants_of_other_types_are_refused(tmp_path, monkeypatch):
 def test_trained_predictor_tokens_are_for_layers_that_read_embeddings(tmp_path):
     folder = write_folder(tmp_path, "gemma4_text")
     overrides = [f"model.path={folder}", "device=cpu", "dtype=fp32"]
-    cfg, cpu = load("hf_continual", overrides), torch.device("cpu")
+    cfg = load("hf_continual", overrides)
     with pytest.raises(ValueError, match="train_predictor_tokens=True trains embedd"):
-        build_model(cfg, cpu, 1, "dense")
+        build_model(cfg, CPU, 1, "dense")
     frozen = replace(cfg, train_predictor_tokens=False)
     for attention in ("dense", "flex"):  # rows of one text need no blocks
         cut = replace(frozen, row_length=None)
-        assert build_model(cut, cpu, 1, attention)[0].attention == "causal"
+        assert build_model(cut, CPU, 1, attention)[0].attention == "causal"
     as_set = replace(frozen, attention="dense")
-    assert build_model(as_set, cpu, 1, "dense")[0].attention == "dense"
+    assert build_model(as_set, CPU, 1, "dense")[0].attention == "dense"
 
 
 def test_constants_are_not_fine_tuned(tmp_path):
@@ -380,7 +380,7 @@ def test_constants_are_not_fine_tuned(tmp_path):
     ],
 )
 def test_a_full_gpu_or_a_lost_rank_is_no_fault_of_the_model(monkeypatch, error):
-    pairs, model = [random_pair(0, random.Random(0))], random_model("llama")
+    pairs, model = random_pairs(1), random_model("llama")
     model = PackedDecoder(TransformersDecoder(model))
 
     def fail(*_, **__):
@@ -388,7 +388,7 @@ def test_a_full_gpu_or_a_lost_rank_is_no_fault_of_the_model(monkeypatch, error):
 
     monkeypatch.setattr(model, "forward", fail)
     with pytest.raises(type(error)):
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
 
 
 @pytest.mark.parametrize("family", ["llama", "lfm2"])
@@ -402,14 +402,14 @@ def test_a_state_is_noticed_in_long_texts_in_bfloat16(family):
     model = PackedDecoder(TransformersDecoder(random_model(family, **extra).bfloat16()))
     refused = pytest.raises(ValueError, match="differ by")
     with refused if family == "lfm2" else nullcontext():
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
 
 
 def test_a_state_is_noticed_that_reaches_one_token():
     extra = {"layer_types": ["full_attention"] * 2 + ["conv"], "conv_L_cache": 2}
     model, pairs = perturbed("lfm2", **extra)
     with pytest.raises(ValueError, match="differ by"):
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
 
 
 @pytest.mark.parametrize(("every", "is_refused"), [(20, False), (2, True)])
@@ -426,7 +426,7 @@ def test_rounding_may_carry_single_tokens_far(monkeypatch, every, is_refused):
     monkeypatch.setattr(TransformersDecoder, "body", far)
     model, pairs = perturbed("llama")
     with pytest.raises(ValueError, match="differ by") if is_refused else nullcontext():
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
 
 
 def test_a_text_of_longrope_has_the_original_positions():
@@ -451,12 +451,11 @@ def test_a_leak_in_the_mask_is_found_whoever_leaks(monkeypatch):
 
     torch.manual_seed(0)
     model = PackedDecoder(llama3_2(**BASE_SHAPE))
-    rng = random.Random(0)
-    pairs = [random_pair(i, rng) for i in range(3)]
-    require_packable(model, pairs, torch.device("cpu"), "NAME")
+    pairs = random_pairs(3)
+    require_packable(model, pairs, CPU, "NAME")
     monkeypatch.setattr("erjepa.objective.backend.attention_mask", leaky)
     with pytest.raises(ValueError, match="model: NAME .* differ by"):
-        require_packable(model, pairs, torch.device("cpu"), "NAME")
+        require_packable(model, pairs, CPU, "NAME")
     assert model.attention == "dense" and model.training
 
 
@@ -518,8 +517,7 @@ def both(tmp_path_factory):
 
 
 def test_the_loss_and_its_gradients_are_torchtunes(both):
-    rng = random.Random(0)
-    pairs = [random_pair(i, rng) for i in range(6)]
+    pairs = random_pairs(6)
     collator = PairCollator(predictor_ids=[94, 95], pad_id=0)
     batch, loss_fn = collator(pairs), JEPALoss()
     found = []
@@ -570,9 +568,8 @@ def test_training_goes_on_with_its_attention_after_answers(monkeypatch):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_memory_on_a_gpu_is_forecast_as_torchtunes(both, checkpointing):
     """No scores of attention, which fused kernels do not keep; recomputed layers as such."""
-    rng = random.Random(0)
     collator = PairCollator(row_length=512, predictor_ids=[94, 95])
-    batch = collator([random_pair(i, rng) for i in range(40)])
+    batch = collator(random_pairs(40))
     overrides = [f"enable_activation_checkpointing={checkpointing}"]
     cfg, found = load("tiny_synth", overrides), []
     for decoder in both:
@@ -595,15 +592,13 @@ def test_memory_is_forecast_as_it_is_counted(family):
         loss_fn(model(batch), batch, batch.num_labels, 20)[0].backward()
     weights = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     with rank_of(1):
-        cpu = torch.device("cpu")
-        found = sum(activation_bytes(load("tiny_synth"), model, loss_fn, batch, cpu))
+        found = sum(activation_bytes(load("tiny_synth"), model, loss_fn, batch, CPU))
     assert 0.95 < found / (live.peak - weights) < 1.25
 
 
 def test_the_loss_and_its_gradients_are_those_of_llm_jepas_code(both):
     _, decoder = both
-    rng, predictor_ids = random.Random(0), [94, 95]
-    pairs = [random_pair(i, rng) for i in range(6)]
+    predictor_ids, pairs = [94, 95], random_pairs(6)
     batch = PairCollator(views="standalone", predictor_ids=predictor_ids)(pairs)
     model = PackedDecoder(decoder, num_predictor_tokens=2, train_predictor_tokens=False)
     ours, _ = JEPALoss(0.5, 2.0)(model(batch), batch, batch.num_labels, batch.num_pairs)
