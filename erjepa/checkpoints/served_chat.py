@@ -67,7 +67,7 @@ class ServedChat:
         self.template = template
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
-        except Exception as error:  # noqa: BLE001, tokenizers raises plain Exceptions
+        except Exception as error:  # tokenizers raises plain Exceptions
             raise ValueError(f"{folder / _TOKENIZER}: {error}") from None
         config = _config(folder)
         self._special = {

@@ -74,7 +74,7 @@ def of_this_module():
     ],
 )
 def test_whose_error_it_is(function, is_the_users):
-    with pytest.raises(Exception) as raised:  # noqa: B017, PT011
+    with pytest.raises(Exception) as raised:
         function()
     assert is_users(raised.value) == is_the_users
 

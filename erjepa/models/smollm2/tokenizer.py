@@ -26,7 +26,7 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
     def __init__(self, path: str, max_seq_len: int | None = None) -> None:
         try:
             self._tokenizer = Tokenizer.from_file(path)
-        except Exception as error:  # noqa: BLE001, tokenizers raises plain Exceptions
+        except Exception as error:  # tokenizers raises plain Exceptions
             raise ValueError(f"{path}: {error}") from None
         self._tokenizer.encode_special_tokens = True
         self.special_tokens = {
