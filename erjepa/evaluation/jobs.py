@@ -278,9 +278,9 @@ class JobFinder:
         """Return which examples occur in the training pairs, if these are known; on rank 0."""
         if examples.trained is not None:  # _require_held_out has compared them
             trained = texts(examples.dataset, examples.trained)
+        elif (train := self._train) is None:
+            return None
         else:
-            if (train := self._train) is None:
-                return None
             then = checkpoint.progress_of(path).get("data") if path else None
             if then is not None and (changes := _changes(then, train.data)):
                 log.warning(

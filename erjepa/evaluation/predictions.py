@@ -67,12 +67,12 @@ def require_own_scores(output_dir: Path, path: Path) -> None:
         return
     for file in output_dir.glob(f"evaluation/*/{SUMMARY}"):
         other = Path(read_summary(file.parent).checkpoint or "")
-        if other.is_dir() and score_name(other) == score_name(path):
-            if not other.samefile(path):
-                raise ValueError(
-                    f"{file.parent} holds the scores of {other}, which those of {path} would "
-                    "replace; set another output_dir"
-                )
+        is_namesake = other.is_dir() and score_name(other) == score_name(path)
+        if is_namesake and not other.samefile(path):
+            raise ValueError(
+                f"{file.parent} holds the scores of {other}, which those of {path} would "
+                "replace; set another output_dir"
+            )
 
 
 def require_own_base(output_dir: Path, base: Mapping[str, Any]) -> None:
