@@ -87,7 +87,7 @@ def merged(name: str) -> dict[str, Any]:
 def _levels(name: str) -> list[dict[str, Any]]:
     """Return the merged values: empty, then after each file from the base up."""
     from_base_up = (values for _, values in reversed(chain(name)))
-    return list(accumulate(from_base_up, merge, initial={}))
+    return list(accumulate(from_base_up, merge, initial=dict[str, Any]()))
 
 
 def inherits_eval_dataset(name: str, overrides: Sequence[str]) -> bool:
