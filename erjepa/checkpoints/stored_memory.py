@@ -178,7 +178,7 @@ class StoredMemory:
     def write_part(self, folder: Path, kept: Tensor) -> None:
         """Write a memory with only the ``kept`` slots (ascending, int64), and no data of others."""
         state = self._about["state"]
-        memory = {**state["memory"], "seen": self._seen_without_others(kept)}
+        memory = {**state["memory"], "seen": self.seen_with_only(kept)}
         changed = {"slots": len(kept), "state": {**state, "memory": memory}}
         write_files(folder, self._about | changed, self.part(kept))
         if (texts := self.texts) is not None:
@@ -186,8 +186,8 @@ class StoredMemory:
             rows = [lines[i] | {"slot": n} for n, i in enumerate(kept.tolist())]
             (folder / TEXTS).write_text(to_jsonl(rows), encoding="utf-8")
 
-    def _seen_without_others(self, kept: Tensor) -> tuple[int, int]:
-        """Return ``seen`` of a memory with only the ``kept`` slots, so that these and later pairs
+    def seen_with_only(self, kept: Tensor) -> tuple[int, int]:
+        """Return ``seen`` of a memory with only the ``kept`` slots [n], so that these and later pairs
         are kept with equal probability: it counts as large a fraction of the offered pairs as is
         kept of the stored ones, the inherited pairs apart.
         """

@@ -57,7 +57,8 @@ def attention_mask(
     if attention == "flex":
         return block_mask(end, depth=depth, window=window)
     sees = dense_mask(end)
-    if window is not None and depth is not None:
+    if window is not None:
+        assert depth is not None
         sees &= window.sees(depth[:, :, None], depth[:, None])
     return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, float("-inf"))
 
@@ -87,7 +88,8 @@ def block_mask(
     def sees(row, head, query, key):
         return (key <= query) & (query < end[row, key])
 
-    if window is not None and depth is not None:
+    if window is not None:
+        assert depth is not None
         some, full = some | full, torch.zeros_like(full)
         is_ancestor = sees
 

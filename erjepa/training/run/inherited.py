@@ -225,7 +225,7 @@ class InheritedMemories:
                 for example_id, slot in zip(ids.tolist(), slots.tolist(), strict=True)
                 if slot in places
             )
-            seen += max(state.seen[0], len(stored))
+            seen += max(stored.seen_with_only(part.slots)[0], len(part.slots))
         memory.scores.copy_(scores[is_kept])
         memory.inherit(all_ids[is_kept], seen)
         return found

@@ -50,45 +50,70 @@ def test_what_rank_0_finds_wrong_ends_all(tmp_path):
     assert first.endswith(f"name its checkpoint: {tmp_path / 'epoch_0'}")
 
 
-def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
-    tmp_path, monkeypatch
-):
-    """Months of different sizes and epochs, with the same seed in each month of a chain."""
+KEYS = ReplaySettings(
+    capacity=10, retention="reservoir", selection="uniform", address="none"
+)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Memories are opened without ranks."""
     monkeypatch.setattr(
         inherited, "open_on_all", lambda path, key: open_memory(path, key)
     )
+
+
+def memories_of(path):
+    settings = SimpleNamespace(start_from=[path], **vars(KEYS))
+    cfg = SimpleNamespace(replay=settings, continue_from=path)
+    return InheritedMemories(cfg, "x", {path: path})
+
+
+def inherit(earlier, seed):
+    replay = EpisodicReplay(KEYS, embed_dim=8, seed=seed, reserved_slots=len(earlier))
+    earlier.load_into(replay, seed)
+    return replay
+
+
+def write(replay, ids):
+    segments = [([1], [], [1], [1], [1])] * len(ids)
+    replay.write(ids, segments, None, torch.ones(len(ids)))
+
+
+def test_pairs_that_do_not_fit_the_run_no_longer_count_as_offered(
+    alone, tmp_path, monkeypatch
+):
+    """Otherwise later runs would keep too many of those that fit."""
+    replay = EpisodicReplay(KEYS, embed_dim=8, seed=1)
+    write(replay, torch.arange(30))
+    write_memory(tmp_path, replay, DESCRIPTION)
+    earlier, fitting = memories_of(tmp_path), torch.arange(0, 10, 2)
+    monkeypatch.setattr(inherited, "slots_to_inherit", lambda *_: fitting)
+    earlier.fit(SimpleNamespace())
+    memory = inherit(earlier, seed=1).memory
+    assert (len(memory), memory.state.seen) == (5, (15, 15))
+
+
+def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
+    alone, tmp_path
+):
+    """Months of different sizes and epochs, with the same seed in each month of a chain."""
     months, chains = ((30, 1), (6, 3), (30, 2), (60, 1), (30, 1)), 60
-    keys = ReplaySettings(
-        capacity=10, retention="reservoir", selection="uniform", address="none"
-    )
-
-    def inherit(path, seed):
-        settings = SimpleNamespace(start_from=[path], **vars(keys))
-        earlier = InheritedMemories(
-            SimpleNamespace(replay=settings, continue_from=path), "x", {path: path}
-        )
-        replay = EpisodicReplay(
-            keys, embed_dim=8, seed=seed, reserved_slots=len(earlier)
-        )
-        earlier.load_into(replay, seed)
-        return replay, earlier.origins
-
     counts = torch.zeros(len(months))
     for seed in range(chains):
         origins, folder = [], tmp_path
         for month, (size, epochs) in enumerate(months):
-            replay = EpisodicReplay(keys, embed_dim=8, seed=seed)
+            replay = EpisodicReplay(KEYS, embed_dim=8, seed=seed)
             if month:
-                replay, origins = inherit(folder, seed)
+                earlier = memories_of(folder)
+                replay, origins = inherit(earlier, seed), earlier.origins
             folder = tmp_path / f"{seed}_{month}"
             shuffling = torch.Generator().manual_seed(seed)
             for _ in range(epochs):
-                ids = torch.randperm(size, generator=shuffling)
-                segments = [([1], [], [1], [1], [1])] * size
-                replay.write(ids, segments, None, torch.ones(size))
+                write(replay, torch.randperm(size, generator=shuffling))
             about = {"origins": [*origins, str(month)], "inherited": len(origins)}
             write_memory(folder, replay, DESCRIPTION | about)
-        last, _ = inherit(folder, seed)
+        last = inherit(memories_of(folder), seed)
         months_of = (last.memory.example_ids >> 32) + len(months)
         counts += months_of.bincount(minlength=len(months))
     sizes = torch.tensor([size for size, _ in months])
