@@ -133,10 +133,20 @@ def require_fresh_output(cfg: Config, *, resume: bool) -> None:
     """Fail if the run would overwrite checkpoints of another run or mix FLOPs budgets with it.
 
     Raises:
-        FileExistsError: if there are checkpoints and the run does not resume.
+        FileExistsError: if there are checkpoints and the run does not resume, or if ``output_dir``
+            is a checkpoint itself.
         ValueError: if they have other FLOPs budgets than the resumed run.
     """
     output_dir = Path(cfg.output_dir)
+    if (output_dir / checkpoint.PROGRESS).is_file():
+        advice = (
+            f"set output_dir={output_dir.parent}"
+            if resume
+            else "choose another output_dir"
+        )
+        raise FileExistsError(
+            f"output_dir={output_dir} is a checkpoint, which its run may delete; {advice}"
+        )
     at_flops = checkpoint.flops_checkpoints(output_dir)
     existing = at_flops + checkpoint.checkpoints(output_dir)
     if existing and not resume:
