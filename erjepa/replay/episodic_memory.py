@@ -42,7 +42,7 @@ class EpisodicMemory:
         reserved_slots: number of slots reserved for inherited examples, which are not evicted
             while they occupy at most that many.
         score_update_rate: weight eta of a new error in the running error.
-        generator: of random retention rules, on the CPU.
+        generator: of random retention rules, on the CPU; by default a new one, of seed 0.
         device: of ids, scores, counts and ``address_table``. Tokens stay on the CPU.
 
     Attributes:
@@ -68,7 +68,7 @@ class EpisodicMemory:
         self.device = torch.device(device)
         self._retain = retain
         self._reserved = reserved_slots
-        self._generator = generator
+        self._generator = generator or torch.Generator("cpu").manual_seed(0)
         self.history = 0
         self._size = 0
         # Pairs offered to the memory so far, and before it was inherited.
@@ -90,7 +90,7 @@ class EpisodicMemory:
         """Seed of the random numbers of pairs: that of the generator, also after another run's
         state was set, so that pairs keep their numbers.
         """
-        return 0 if self._generator is None else self._generator.initial_seed()
+        return self._generator.initial_seed()
 
     @property
     def example_ids(self) -> Tensor:

@@ -187,7 +187,7 @@ class Offer(NamedTuple):
     priority: float
     spares_inherited: bool
     seen: int
-    generator: torch.Generator | None
+    generator: torch.Generator
 
     def candidates(self, groups: Iterable[int]) -> list[int]:
         """Return those of ``groups`` whose slots may be evicted."""
