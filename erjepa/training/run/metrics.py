@@ -121,9 +121,11 @@ class MetricsLog:
         ``log_every_n_steps``.
         """
         bar, progress, step = self.start(), self._progress, self._progress.steps
+        if self._logger is None:  # another rank than 0
+            return
         bar.total = progress.expected_steps()
         bar.update(1)
-        if metrics["grad_norm"] == 0 and self._logger and not self._has_warned:
+        if metrics["grad_norm"] == 0 and not self._has_warned:
             self._has_warned = True
             log.warning(
                 f"The gradient is exactly zero at step {step}, at a loss of "
@@ -132,8 +134,7 @@ class MetricsLog:
                 "is 0."
             )
         validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
-        is_time = validated or step % self._every_n_steps == 0
-        if not is_time or self._logger is None:
+        if not validated and step % self._every_n_steps:
             return
         metrics = {
             k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()
