@@ -115,15 +115,15 @@ def process_group(device: torch.device, timeout: float) -> Iterator[None]:
     init_process_group(device, timeout)
     if (num_ranks := dist.get_world_size()) > 1:
         _heartbeats = Heartbeats(dist.get_rank(), num_ranks, timeout)
-    failed = True
+    leaves = num_ranks == 1
     try:
         yield
         wait_for_all()
-        failed = False
+        leaves = True
     finally:
         if _heartbeats is not None:
             _heartbeats.close()
-        if dist.is_initialized() and (not failed or dist.get_world_size() == 1):
+        if leaves:
             leave_process_group()
 
 
