@@ -35,7 +35,7 @@ class AveragedWeights:
         decay: float | None,
         model: nn.Module,
         device: torch.device,
-        saved: Mapping[str, Any] | None = None,
+        saved: Mapping[str, Any] | None,
     ) -> None:
         self._decay = decay
         self._device = device

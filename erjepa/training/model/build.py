@@ -25,11 +25,11 @@ log = utils.get_logger("INFO")
 class StartWeights(NamedTuple):
     base: dict[str, Tensor]  # of the base model, by name
     # Adapters, or all weights, of the resumed run or of ``init_from``; ``None``: initialize them.
-    trained: dict[str, Tensor] | None = None
+    trained: dict[str, Tensor] | None
     # Embeddings of the predictor tokens, [k, H]; ``None``: initialize them.
-    predictor: Tensor | None = None
-    averaged: dict[str, Any] | None = None  # see :meth:`AveragedWeights.state_dict`
-    merged: Sequence[Mapping[str, Tensor]] = ()  # adapters in the base, oldest first
+    predictor: Tensor | None
+    averaged: dict[str, Any] | None  # see :meth:`AveragedWeights.state_dict`
+    merged: Sequence[Mapping[str, Tensor]]  # adapters in the base, oldest first
 
 
 def build_decoder(model: Component, **arguments: Any) -> nn.Module:

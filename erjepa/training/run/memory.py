@@ -90,7 +90,7 @@ class RunMemory:
         self,
         run: PreparedRun,
         earlier: InheritedMemories,
-        resumed: Path | None = None,
+        resumed: Path | None,
     ) -> None:
         cfg, self._run = run.cfg, run
         self.settings = cfg.replay

@@ -210,9 +210,9 @@ class Start(NamedTuple):
     # Checkpoints of earlier runs, relative to the paths in the config, by these
     started_from: dict[str, str]
     # If it resumes: the recipe state in its checkpoint, and the dotted keys that have changed
-    state: dict[str, Any] | None = None
-    changed: Collection[str] = ()
-    carried: Sequence[str] = ()  # descriptions of what comes from earlier runs
+    state: dict[str, Any] | None
+    changed: Collection[str]
+    carried: Sequence[str]  # descriptions of what comes from earlier runs
 
 
 def load_start(

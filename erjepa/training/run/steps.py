@@ -133,7 +133,7 @@ class TrainingPairs:
         """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""
         return step % self.jepa_every == 0
 
-    def offered(self, progress: RunProgress, steps_without: int = 0) -> Tensor:
+    def offered(self, progress: RunProgress, steps_without: int) -> Tensor:
         """Return the examples that the steps so far, but for the first ``steps_without``, have
         offered to the memory, as indices in the dataset, int64.
         """
