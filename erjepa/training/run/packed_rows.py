@@ -21,9 +21,6 @@ _NEAR = 2  # tokens of a text behind another one that are also compared by thems
 _ROUNDING = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
 
 _Row = tuple[Any, Any, Any]  # tokens, depths and ends
-_REMEDIES = dict.fromkeys(("flex", "dense"), "set attention=causal, a text per row") | {
-    "causal": "choose another model"
-}
 
 
 @torch.no_grad()
@@ -54,7 +51,10 @@ def require_packable(
         (text, range(len(text)), [len(text)] * len(text)) for text in texts
     ]
     tree = prefix_tree(texts)
-    rows = one_each if attention == "causal" else [(tree.tokens, tree.depth, tree.end)]
+    rows, remedy = one_each, "choose another model"
+    if attention != "causal":
+        rows = [(tree.tokens, tree.depth, tree.end)]
+        remedy = "set attention=causal, a text per row"
     model.eval()
     try:
         packed = torch.cat(_hidden(model, device, rows))
@@ -89,7 +89,7 @@ def require_packable(
         raise ValueError(
             f"model: {name} cannot train on these rows: hidden states of texts in a row differ by "
             f"{difference:.1e} from those of the same texts alone, more than rounding "
-            f"({rounding:.0e}); {_REMEDIES[attention]}"
+            f"({rounding:.0e}); {remedy}"
         )
 
 
