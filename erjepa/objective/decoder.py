@@ -32,18 +32,20 @@ class PackedDecoder(nn.Module):
     predicts labels, and embeddings are the hidden states after the final norm. Tokens that pairs of
     a row share are computed once, under one LoRA dropout mask.
 
-    The k predictor tokens are reserved tokens of the vocabulary. LoRA keeps embeddings frozen, so
-    with ``train_predictor_tokens`` their k rows are a parameter of this module, which replaces the
-    embeddings in the forward pass. They are training state: inference never sees a predictor token,
-    and exported weights do not contain them.
+    The k predictor tokens are reserved tokens of the vocabulary. LoRA keeps embeddings frozen, so to
+    train them, their k rows are a parameter of this module, which replaces the embeddings in the
+    forward pass. They are training state: inference never sees a predictor token, and exported
+    weights do not contain them.
+
+    Args:
+        num_trained_tokens: k, or 0 to leave the predictor tokens as they are in the vocabulary.
     """
 
     def __init__(
         self,
         decoder: TransformerDecoder,
         *,
-        num_predictor_tokens: int = 0,
-        train_predictor_tokens: bool = True,
+        num_trained_tokens: int = 0,
         trainable_dtype: torch.dtype | None = None,
         attention: Attention = "dense",
     ) -> None:
@@ -52,11 +54,11 @@ class PackedDecoder(nn.Module):
         self.decoder = decoder
         self.attend_by(attention)
         self.predictor = None
-        if num_predictor_tokens and train_predictor_tokens:
+        if num_trained_tokens:
             table = decoder.tok_embeddings.weight
             self.predictor = nn.Parameter(
                 torch.empty(
-                    num_predictor_tokens,
+                    num_trained_tokens,
                     table.shape[1],
                     dtype=trainable_dtype or table.dtype,
                     device=table.device,

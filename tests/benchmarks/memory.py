@@ -161,7 +161,7 @@ def llama_3_2_1b(
         set_trainable_dtype(decoder, torch.float32)
         set_trainable_params(decoder, get_adapter_params(decoder))
         model = PackedDecoder(
-            decoder, num_predictor_tokens=1, trainable_dtype=torch.float32
+            decoder, num_trained_tokens=1, trainable_dtype=torch.float32
         )
     for layer in decoder.layers:  # a GPU's attention keeps no scores
         layer.attn._attention_call = _sdpa_or_flex_attention()

@@ -30,7 +30,7 @@ OBJECTIVES = {  # keys of the loss, layout of a pair
 
 def packed_model(**kwargs):
     decoder = small_decoder(**kwargs)
-    model = PackedDecoder(decoder, num_predictor_tokens=2)
+    model = PackedDecoder(decoder, num_trained_tokens=2)
     rows = decoder.tok_embeddings.weight[PREDICTOR_IDS]
     model.predictor.data.copy_(rows.detach() * 1.5)
     return model

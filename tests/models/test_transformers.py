@@ -224,8 +224,7 @@ def test_the_loss_and_its_gradients_of_rows_of_one_text(family, num_batches):
     reads_tokens, ids = family == "gemma4_text", [94, 95]
     packed = PackedDecoder(
         TransformersDecoder(model),
-        num_predictor_tokens=2,
-        train_predictor_tokens=not reads_tokens,
+        num_trained_tokens=0 if reads_tokens else 2,
         attention="causal",
     )
     pairs = random_pairs(5)
@@ -523,7 +522,7 @@ def test_the_loss_and_its_gradients_are_torchtunes(both):
     found = []
     for decoder in both:
         decoder.zero_grad()
-        model = PackedDecoder(decoder, num_predictor_tokens=2)
+        model = PackedDecoder(decoder, num_trained_tokens=2)
         with torch.no_grad():
             rows = torch.linspace(-1, 1, model.predictor.numel())
             model.predictor.copy_(rows.view_as(model.predictor))
@@ -573,7 +572,7 @@ def test_memory_on_a_gpu_is_forecast_as_torchtunes(both, checkpointing):
     overrides = [f"enable_activation_checkpointing={checkpointing}"]
     cfg, found = load("tiny_synth", overrides), []
     for decoder in both:
-        model = PackedDecoder(copy.deepcopy(decoder), num_predictor_tokens=2)
+        model = PackedDecoder(copy.deepcopy(decoder), num_trained_tokens=2)
         model.attention = "flex"  # as built for a GPU
         gpu = torch.device("cuda")
         with rank_of(1):
@@ -600,7 +599,7 @@ def test_the_loss_and_its_gradients_are_those_of_llm_jepas_code(both):
     _, decoder = both
     predictor_ids, pairs = [94, 95], random_pairs(6)
     batch = PairCollator(views="standalone", predictor_ids=predictor_ids)(pairs)
-    model = PackedDecoder(decoder, num_predictor_tokens=2, train_predictor_tokens=False)
+    model = PackedDecoder(decoder)  # whose predictor tokens are not trained
     ours, _ = JEPALoss(0.5, 2.0)(model(batch), batch, batch.num_labels, batch.num_pairs)
     theirs = llm_jepa_loss(
         decoder._held["model"],

@@ -22,12 +22,8 @@ PREDICTOR_IDS = [94, 95, 96, 97]
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-def packed_model(decoder, k, train_predictor_tokens=True):
-    model = PackedDecoder(
-        decoder,
-        num_predictor_tokens=k,
-        train_predictor_tokens=train_predictor_tokens,
-    )
+def packed_model(decoder, k, trained=True):
+    model = PackedDecoder(decoder, num_trained_tokens=k if trained else 0)
     if model.predictor is not None:
         rows = decoder.tok_embeddings.weight[PREDICTOR_IDS[:k]]
         model.predictor.data.copy_(rows.detach() * 1.5)

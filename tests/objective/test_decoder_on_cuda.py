@@ -24,7 +24,7 @@ def packed(views):
 
 def model(attention):
     decoder = small_decoder(num_heads=2)  # kernels take heads of 16 and more
-    model = PackedDecoder(decoder, num_predictor_tokens=2, attention=attention)
+    model = PackedDecoder(decoder, num_trained_tokens=2, attention=attention)
     torch.nn.init.normal_(model.predictor)
     return model
 

@@ -65,7 +65,7 @@ def test_a_pass_by_torchs_count(build, num_pairs, train_on_input):
     mask lets see each other.
     """
     decoder = build()
-    model = PackedDecoder(decoder, num_predictor_tokens=1)
+    model = PackedDecoder(decoder, num_trained_tokens=1)
     batch = PairCollator(predictor_ids=[94], train_on_input=train_on_input)(
         related_pairs(num_pairs)
     )

@@ -99,8 +99,8 @@ def build_model(
         raise ValueError(
             "train_predictor_tokens=False: a model without adapters trains all embeddings"
         )
-    trains_predictor = num_predictor_tokens and cfg.train_predictor_tokens
-    if trains_predictor and getattr(decoder, "reads_tokens", False):
+    num_trained_tokens = num_predictor_tokens if cfg.train_predictor_tokens else 0
+    if num_trained_tokens and getattr(decoder, "reads_tokens", False):
         raise ValueError(
             "train_predictor_tokens=True trains embeddings, and layers of this model also read the "
             "tokens; set it to False, or num_predictor_tokens=0"
@@ -113,8 +113,7 @@ def build_model(
         quicken_dropout(decoder)
     model = PackedDecoder(
         decoder,
-        num_predictor_tokens=num_predictor_tokens,
-        train_predictor_tokens=cfg.train_predictor_tokens,
+        num_trained_tokens=num_trained_tokens,
         trainable_dtype=trainable_dtype,
         attention=attention,
     )

@@ -146,7 +146,7 @@ def test_a_pass_allocates_what_is_counted(views, checkpointing, vocab_size):
         decoder = small_decoder(**sizes, lora_dropout=0.1)
         if vocab_size > VOCAB:
             decoder.requires_grad_(True)
-        return PackedDecoder(decoder, num_predictor_tokens=2)
+        return PackedDecoder(decoder, num_trained_tokens=2)
 
     cfg = make_config(
         [f"enable_activation_checkpointing={checkpointing}"], "tiny_synth"
