@@ -10,14 +10,14 @@ from erjepa.configs import Stop
 _STATE = ("epoch", "step_in_epoch", "totals", "best", "stale")
 
 
-def score_of(validation: Mapping[str, float]) -> dict[str, list[float]]:
-    """Return the score of a validation by the name of its first metric: the accuracy if measured,
-    then the negative loss.
+def score_of(validation: Mapping[str, float]) -> tuple[str, list[float]]:
+    """Return the name of a validation's first metric, and its score: the accuracy if measured, then
+    the negative loss.
     """
     measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
     score = [validation[name] for name in measured]
     score[-1] *= -1
-    return {measured[0]: score}
+    return measured[0], score
 
 
 class RunProgress:
@@ -66,7 +66,7 @@ class RunProgress:
         """Record a validation, the same on every rank. Return whether it is the best so far, by
         accuracy if measured, then by loss.
         """
-        ((name, score),) = score_of(validation).items()
+        name, score = score_of(validation)
         is_best = score > self.best.get(name, [float("-inf")])
         if is_best:
             self.best = {name: score}

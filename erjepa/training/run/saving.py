@@ -172,7 +172,7 @@ class RunCheckpoints:
         """
         if self._is_resumed and not on_rank_zero(lambda: self._is_best(validation)):
             return
-        measured = next(iter(self._progress.best))
+        measured, _ = score_of(validation)
         name = checkpoint.best_name(self._progress.steps)
         self._save(name, validation, note=f": {measured} {validation[measured]:.4f}")
         on_rank_zero(lambda: checkpoint.set_best(self._output_dir / name))
@@ -182,9 +182,9 @@ class RunCheckpoints:
         best = self._output_dir / checkpoint.BEST
         if not (best / checkpoint.PROGRESS).is_file():
             return True
-        ((measured, score),) = score_of(validation).items()
-        saved = score_of(checkpoint.load_progress(best))
-        return not saved.get(measured, score) > score
+        measured, score = score_of(validation)
+        measured_before, score_before = score_of(checkpoint.load_progress(best))
+        return measured != measured_before or not score_before > score
 
     # ------------------------------------------------------------------ how
 
