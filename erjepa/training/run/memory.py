@@ -105,10 +105,11 @@ class RunMemory:
         # Of the checkpoint, until it is loaded.
         self._stored = None if resumed is None else self._open(resumed)
         earlier.fit(run)
-        inherited, has_inherited = len(earlier), len(earlier) > 0
-        recomputes = self.settings.init_addresses == "recomputed"
-        has_addresses = recomputes or earlier.has_addresses
-        if self._stored is not None:
+        if self._stored is None:
+            inherited, has_inherited = len(earlier), len(earlier) > 0
+            recomputes = self.settings.init_addresses == "recomputed"
+            has_addresses = recomputes or earlier.has_addresses
+        else:
             about = self._stored.about
             capacity = about.replay.capacity or self.settings.capacity
             inherited = about.state.memory.capacity - capacity
