@@ -12,6 +12,7 @@ import inspect
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from erjepa.utils.command_line import CommandLine
 from erjepa.utils.escape import counted, one_line
@@ -127,9 +128,16 @@ def _init(args: argparse.Namespace) -> None:
     output_dir = args.file.stem
     while Path(output_dir).exists():  # such as the data
         output_dir += "_run"
+    inherited = merged(args.config)
+    starts: dict[str, Any] = {
+        key: None for key in ("continue_from", "init_from") if inherited.get(key)
+    }
+    if (inherited.get("replay") or {}).get("init_from"):
+        starts["replay"] = {"init_from": None}
     values = with_overrides(
         {
             "output_dir": output_dir,
+            **starts,  # not those of an earlier run whose config this is
             "dataset": {"_component_": component, "source": source},
             "eval_dataset": None,
             "validation": {"size": 0.1},
@@ -156,7 +164,7 @@ def _init(args: argparse.Namespace) -> None:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{first.where}: {error}") from None
     dataset["column_map"] = columns.columns
-    cfg = read(merge(merged(args.config), values))
+    cfg = read(merge(inherited, values))
     if cfg.eval_dataset is None and cfg.validation.size:
         values.setdefault("eval_split", "validation")
     file = shlex.quote(str(args.file))
@@ -173,6 +181,9 @@ def _init(args: argparse.Namespace) -> None:
         "Train with"
     )
     print(f"  tune run erjepa_recipe --config {file}")
+    if Path(args.config).is_dir():
+        start = shlex.quote(f"continue_from={args.config}")
+        print(f"or, with what {args.config} learned, add {start}")
 
 
 def _defaults(config: str, file: Path) -> str:

@@ -191,6 +191,24 @@ def test_it_may_have_the_name_of_the_config_that_it_inherits_from(here):
     assert load("tiny_synth.yaml").batch_size == load("tiny_synth").batch_size
 
 
+def test_it_does_not_start_where_the_run_that_it_inherits_from_did(here):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    for folder, start in {"one": "continue_from", "two": "init_from"}.items():
+        (here / folder).mkdir()
+        (here / folder / "torchtune_config.yaml").write_text(
+            f"{{defaults: tiny_synth, {start}: old, replay: {{init_from: old}}}}"
+        )
+        for name, word in (("new", "seed=1"), ("next", f"continue_from={folder}")):
+            words = "--data", "pairs.jsonl", "--from", folder, word
+            main(["configs", "init", f"{folder}_{name}.yaml", *words])
+        cfg = load(f"{folder}_new.yaml")
+        assert (cfg.continue_from, cfg.init_from, cfg.replay.start_from) == (
+            (None, None, [])
+        )
+        cfg = load(f"{folder}_next.yaml")
+        assert (cfg.init_from, cfg.replay.start_from) == (folder, [folder])
+
+
 def test_what_it_inherits_from_is_what_was_named(here, capsys):
     (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     (here / "base.yaml").write_text("{defaults: tiny_synth, batch_size: 3}")
@@ -208,6 +226,7 @@ def test_what_it_inherits_from_is_what_was_named(here, capsys):
     (here / "run.yaml").write_text("defaults: tiny_synth")
     main(["configs", "init", "next.yaml", "--data", "pairs.jsonl", "--from", "run"])
     assert load("next.yaml").seed == 7
+    assert "or, with what run learned, add continue_from=run" in capsys.readouterr().out
     (here / "tiny_synth.yaml").write_text("defaults: llama3_2_1b_synth")
     with pytest.raises(SystemExit):
         init("my.yaml", "--data", "pairs.jsonl")
