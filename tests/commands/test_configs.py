@@ -202,9 +202,8 @@ def test_it_does_not_start_where_the_run_that_it_inherits_from_did(here):
             words = "--data", "pairs.jsonl", "--from", folder, word
             main(["configs", "init", f"{folder}_{name}.yaml", *words])
         cfg = load(f"{folder}_new.yaml")
-        assert (cfg.continue_from, cfg.init_from, cfg.replay.start_from) == (
-            (None, None, [])
-        )
+        starts = cfg.continue_from, cfg.init_from, cfg.replay.start_from
+        assert starts == (None, None, [])
         cfg = load(f"{folder}_next.yaml")
         assert (cfg.init_from, cfg.replay.start_from) == (folder, [folder])
 
